@@ -209,7 +209,7 @@ def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
 
 
 def _past_length(graph: Graph, feeds: Mapping[str, Any]) -> int:
-    """How many tokens the caches of ``feeds`` hold, 0 where none tells. Raises UserError E401 where windows alone do, which are full."""
+    """The number of tokens in the caches of ``feeds``, 0 where there are none. Raises UserError E401 where all caches are full windows."""
     windows = []
     for name, state in graph.past.items():
         if state.axis is not None and state.length in ("past", "window"):

@@ -235,8 +235,8 @@ def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tens
 def _other(
     verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str], most_work: float
 ) -> None:
-    """Another set of inputs: of its kind of values, or tamer ones, or the sample's, whatever eager PyTorch runs on first, with
-    ``most_work`` at most.
+    """Compare on another set of inputs: of the kind of values that ``sample`` asks for, tamer ones, or the sample's own values at
+    its sizes, whichever eager PyTorch runs on first within ``most_work``.
     """
     tries = [(sample, False), (sample, True), (replace(sample, values="sample"), False)]
     problem = ""

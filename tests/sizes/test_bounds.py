@@ -89,6 +89,10 @@ def test_ranges_of_several_sizes_decide(op: str, gap: Any, known: bool | None) -
         ("lt", -4 * (-N // 4), N + 4, True),
         ("lt", 6 * (N // 3), 2 * N - 4, False),
         ("le", 5 * (N // 3), 2 * N, None),
+        ("ge", 4 * (N // 4), N, None),
+        ("ge", 4 * (N // 4), N - 3, True),
+        ("le", -4 * (N // 4), -N, None),
+        ("le", -4 * (N // 4), 3 - N, True),
     ],
     ids=str,
 )

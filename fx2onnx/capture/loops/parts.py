@@ -112,7 +112,7 @@ class Kinds:
     def __init__(self, loop: Value, index: Dim) -> None:
         self._loop, self._index = loop, index
         self._left: dict[str, Value] = {}
-        """What the turn leaves of each size without a formula."""
+        """The size at the end of the turn, by the name of the size at its beginning, for sizes without a formula."""
 
     def part(self, place: Place, before: Value, after: Value, known: Part | None) -> Part:
         """How a value goes from turn to turn: as ``known``, or else as one turn shows."""

@@ -7,7 +7,7 @@ from fx2onnx.sizes.expr import Atom, Dim, DimLike, apply
 
 
 def begin_of(size: object, turn: Dim) -> DimLike | None:
-    """Where the piece of a turn begins, if its ``size`` is ``begin(turn + 1) - begin(turn)`` with ``begin(turn) = min(step * turn + first,
+    """The beginning of the piece of a turn, if its ``size`` is ``begin(turn + 1) - begin(turn)`` with ``begin(turn) = min(step * turn + first,
     end)``; None for other sizes.
     """
     inner, limits = _without_limits(size)

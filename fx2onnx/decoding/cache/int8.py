@@ -17,9 +17,9 @@ from fx2onnx.sources.hf.transformers_types import Model
 
 LEVELS = 127
 LARGEST_ERROR = 0.25
-"""Of logits, by the largest of them: a model whose attention reads cells without their scales is far beyond."""
+"""The largest error of logits that an export may have, as a share of the largest logit. A model that misreads its cache exceeds it by far."""
 SMALLEST = 1e-7
-"""Of a scale: above 0 in 16 bits, too."""
+"""The smallest scale of a row of the cache, which float16 does not round to 0."""
 FIELDS = {"keys": "key_scale", "values": "value_scale"}
 
 

@@ -112,38 +112,24 @@ def flash_attn_func(
 @patches(f"{FLASH_IN}:flash_attn_qkvpacked_func", stands_in=FLASH)
 def flash_attn_qkvpacked_func(
     qkv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    *more: Any,
+    **named: Any,
 ) -> Any:
     """``flash_attn_func`` of qkv [batch, M, 3, heads, d]."""
-    more: Any = (causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     q, k, v = qkv.unbind(2)
-    return flash_attn_func(q, k, v, dropout_p, softmax_scale, *more)
+    return flash_attn_func(q, k, v, *more, **named)
 
 
 @patches(f"{FLASH_IN}:flash_attn_kvpacked_func", stands_in=FLASH)
 def flash_attn_kvpacked_func(
     q: Tensor,
     kv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    *more: Any,
+    **named: Any,
 ) -> Any:
     """``flash_attn_func`` of q [batch, M, heads, d] and kv [batch, N, 2, key heads, d]."""
-    more: Any = (causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     k, v = kv.unbind(2)
-    return flash_attn_func(q, k, v, dropout_p, softmax_scale, *more)
+    return flash_attn_func(q, k, v, *more, **named)
 
 
 @patches(f"{FLASH_IN}:flash_attn_with_kvcache", stands_in=FLASH)

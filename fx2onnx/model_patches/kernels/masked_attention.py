@@ -92,7 +92,7 @@ class BlockDiagonalMask(AttentionBias):
     bounds: tuple[Any, Any] = (-1, -1)
     """The window in a block."""
     is_from_the_end = False
-    """Whether a block's last query stands beside its last key."""
+    """True if masks are aligned to the last query and key of a block, False if to the first."""
 
     def __init__(self, q_seqlen: Sequence[int], kv_seqlen: Sequence[int]) -> None:
         self.q_seqlen, self.kv_seqlen = list(q_seqlen), list(kv_seqlen)

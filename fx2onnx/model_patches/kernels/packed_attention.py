@@ -82,19 +82,12 @@ def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor,
     cu_seqlens: Tensor,
     max_seqlen: Any,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    *more: Any,
+    **named: Any,
 ) -> Any:
     """``flash_attn_varlen_func`` of qkv [tokens, 3, heads, d]."""
-    more: Any = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     q, k, v = qkv.unbind(1)
-    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *more)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *more, **named)
 
 
 @patches(f"{FLASH_IN}:flash_attn_varlen_kvpacked_func", stands_in=FLASH)
@@ -105,19 +98,12 @@ def flash_attn_varlen_kvpacked_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: Any,
     max_seqlen_k: Any,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    *more: Any,
+    **named: Any,
 ) -> Any:
     """``flash_attn_varlen_func`` of q [tokens, heads, d] and kv [tokens of keys, 2, key heads, d]."""
-    more: Any = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     k, v = kv.unbind(1)
-    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *more)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *more, **named)
 
 
 @patches("flash_attn.layers.rotary:apply_rotary_emb", stands_in=("flash_attn.layers",))

@@ -110,8 +110,10 @@ def drawn_call(overload: torch._ops.OpOverload, seed: int, index: int) -> Call |
     return None
 
 
-def _writes_beyond(overload: torch._ops.OpOverload, args: Any) -> bool:
-    """Return whether the kernel, which checks nothing, would write beyond memory."""
+def _leaves_memory(overload: torch._ops.OpOverload, args: Any) -> bool:
+    """Return whether the kernel, which checks nothing, would write beyond memory, or read a number that nobody wrote."""
+    if overload is torch.ops.aten.to.prim_dtype:
+        return args[1:2] == [None] and any(args[3:])
     is_checked = overload is not torch.ops.aten._stack.default
     return not is_checked and (
         len({leaf.shape for leaf in args[0]}) > 1 or not all(leaf.is_contiguous() for leaf in args[0])
@@ -119,7 +121,7 @@ def _writes_beyond(overload: torch._ops.OpOverload, args: Any) -> bool:
 
 
 def _accepted(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Call | None:
-    if _writes_beyond(overload, args):
+    if _leaves_memory(overload, args):
         return None
     try:
         outputs = run_eager(overload, args, kwargs)
@@ -163,7 +165,7 @@ def _near(overload: torch._ops.OpOverload, seed: int, index: int, is_real: bool 
 
 
 def _refusal(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> Exception | None:
-    if _writes_beyond(overload, args):
+    if _leaves_memory(overload, args):
         return None
     args, kwargs = _fresh((args, kwargs))
     try:

@@ -9,12 +9,14 @@ import torch
 
 from fx2onnx.aten_map.layout import joined
 from fx2onnx.aten_map.normalization import norm_except
-from fx2onnx.aten_map.scattering import written_nd
+from fx2onnx.aten_map.scans import cumulative_sum
+from fx2onnx.aten_map.scattering import scattered, written_nd
 from fx2onnx.aten_map.table.axes import INT64, filled, flat, sliced, steps, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.dtypes import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import DimLike
 
 aten = torch.ops.aten
 SUM, MEAN, MAX = 0, 1, 2
@@ -49,7 +51,7 @@ def embedding_dense_backward(
     return op.cast(written_nd(op, none, places, rows, "add"), dtype)
 
 
-@translates(aten._embedding_bag_backward.default, since=16)
+@translates(aten._embedding_bag_backward.default)
 def _embedding_bag_backward(
     op: Emit,
     grad: ir.Value,
@@ -80,20 +82,20 @@ def _embedding_bag_backward(
         )
     dtype, width = op.dtype(grad), op.dims(grad)[1]
     none = op.expand(op.const(0, dtype), (num_weights, width))
-    sizes = op.cast(bag_size, dtype)
     if mode == MAX:
-        kept = op.Mul(grad, unsqueeze(op, op.Sign(sizes), 1))
-        return op.ScatterElements(none, op.cast(maximum_indices, INT64), kept, axis=0, reduction="add")
+        kept = op.Where(op.Equal(unsqueeze(op, bag_size, 1), op.const(0, op.dtype(bag_size))), op.const(0, dtype), grad)
+        return scattered(op, none, 0, maximum_indices, kept, "add")
     places = op.cast(indices, INT64)
     bag = bag_of(op, places, offsets)  # PyTorch's kernels leave ``offset2bag`` out where they can
     rows, weight = op.Gather(grad, bag, axis=0), op.expand(op.const(1, dtype), op.dims(indices))
     if per_sample_weights is not None:
         weight = op.Mul(weight, per_sample_weights)
     if mode == MEAN:
-        weight = op.Div(weight, op.Gather(op.Max(sizes, op.const(1, dtype)), bag, axis=0))
+        weight = op.Div(weight, op.Gather(op.Max(op.cast(bag_size, dtype), op.const(1, dtype)), bag, axis=0))
+    rows, into = op.Mul(rows, unsqueeze(op, weight, 1)), unsqueeze(op, places, 1)
     if padding_idx >= 0:
-        weight = op.Mul(weight, op.cast(op.Not(op.Equal(places, op.const(padding_idx))), dtype))
-    return op.ScatterND(none, unsqueeze(op, places, 1), op.Mul(rows, unsqueeze(op, weight, 1)), reduction="add")
+        rows = op.Where(op.Equal(into, op.const(padding_idx)), op.const(0, dtype), rows)
+    return written_nd(op, none, into, rows, "add")
 
 
 @translates(aten._embedding_bag_per_sample_weights_backward.default)
@@ -121,9 +123,12 @@ def _embedding_bag_per_sample_weights_backward(
 
 def bag_of(op: Emit, indices: ir.Value, offsets: ir.Value) -> ir.Value:
     """For each index the number of its bag: how many bags begin up to it, less one."""
-    place, starts = steps(op, op.dims(indices)[0]), op.cast(offsets, INT64)
-    begun = op.Not(op.Less(unsqueeze(op, place, 1), unsqueeze(op, starts, 0)))
-    return op.Sub(op.ReduceSum(op.Cast(begun, to=INT64), axes=[1], keepdims=0), op.const(1))
+    count = op.dims(indices)[0]
+    starts, ones = unsqueeze(op, op.cast(offsets, INT64), 1), op.expand(op.const(1), op.dims(offsets))
+    begun = written_nd(
+        op, zeros(op, (whole(count + 1),), INT64), starts, ones, "add"
+    )  # empty bags begin at the end, too
+    return op.Sub(cumulative_sum(op, sliced(op, begun, 0, 0, count, count), 0), op.const(1))
 
 
 @translates(aten.embedding.default)
@@ -142,67 +147,65 @@ def _bagged(
     include_last_offset: bool,
     padding_idx: int | None = None,
 ) -> tuple[ir.Value, ...]:
-    """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction.
+    """Rows added up, or their maxima taken, in the place of their bag; memory grows with the indices, not with the bags.
 
-    The other outputs serve the backward pass.
+    The outputs after the first serve the backward pass: for each index the number of its bag, the sizes of the bags, the indices
+    of maxima.
     """
-    count = op.dims(indices)[0]
-    offsets = op.cast(offsets, INT64)
-    size = op.dims(offsets)[0]
-    if include_last_offset:
-        starts = sliced(op, offsets, 0, 0, whole(size - 1), whole(size - 1))
-        ends = sliced(op, offsets, 0, 1, size, whole(size - 1))
-    else:
-        last = op.reshape(op.size(count), (1,))
-        starts, ends = offsets, joined(op, [sliced(op, offsets, 0, 1, size, whole(size - 1)), last], 0)
-    place = steps(op, count)
-    member = op.And(
-        op.Not(op.Less(place, unsqueeze(op, starts, 1))),
-        op.Less(place, unsqueeze(op, ends, 1)),
-    )
-    if padding_idx is not None and padding_idx >= 0:
-        wanted = op.Not(op.Equal(indices, op.const(padding_idx, op.dtype(indices))))
-        member = op.And(member, wanted)
-    dtype = op.dtype(weight)
-    rows = op.Gather(weight, indices, axis=0)
-    sizes = op.ReduceSum(op.Cast(member, to=INT64), axes=[1], keepdims=0)
+    count, size = op.dims(indices)[0], whole(op.dims(offsets)[0] - int(include_last_offset))
+    bag, kept = bag_of(op, indices, sliced(op, offsets, 0, 0, size, size)), op.const(True)
+    dtype, padding = op.dtype(weight), -1 if padding_idx is None else padding_idx
+    if include_last_offset and mode == SUM and padding < 0 and dtype != ir.DataType.DOUBLE:
+        last = op.cast(sliced(op, offsets, 0, size, whole(size + 1), 1), INT64)
+        kept = op.Less(steps(op, count), last)  # the other kernels take what follows into the last bag
+    if padding >= 0:
+        kept = op.Not(op.Equal(indices, op.const(padding, op.dtype(indices))))
+    kept, into = op.expand(kept, (count,)), unsqueeze(op, bag, 1)
+    rows, is_kept = op.Gather(weight, indices, axis=0), unsqueeze(op, kept, 1)
+    sizes = written_nd(op, zeros(op, (size,), INT64), into, op.cast(kept, INT64), "add")
     if mode == MAX:
-        shown = op.Where(unsqueeze(op, member, 2), rows, op.const(-math.inf, dtype))
-        places = op.cast(indices, INT64)
-        if not isinstance(count, int) or count == 0:  # there is no maximum of nothing
-            none = op.expand(op.const(-math.inf, dtype), (op.dims(shown)[0], 1, op.dims(shown)[2]))
-            shown, places = joined(op, [shown, none], 1), joined(op, [places, zeros(op, (1,), INT64)], 0)
-        top = op.ReduceMax(shown, axes=[1], keepdims=0)
-        empty = op.Equal(unsqueeze(op, sizes, 1), op.const(0))
-        output = op.Where(empty, op.const(0, dtype), top)
-        best = op.Gather(places, op.ArgMax(shown, axis=1, keepdims=0), axis=0)
-        return _bag_results(op, output, indices, starts, sizes, op.Where(empty, op.const(0), best))
+        output, best = _maxima(op, rows, indices, bag, size, kept)
     else:
-        share = op.Cast(member, to=dtype)
         if per_sample_weights is not None:
-            share = op.Mul(share, per_sample_weights)
-        output = op.MatMul(share, rows)
+            rows = op.Mul(rows, unsqueeze(op, per_sample_weights, 1))
+        rows = op.Where(is_kept, rows, op.const(0, dtype))
+        output = written_nd(op, zeros(op, (size, op.dims(weight)[1]), dtype), into, rows, "add")
         if mode == MEAN:
-            divisor = op.Max(op.Cast(sizes, to=dtype), op.const(1, dtype))
-            output = op.Div(output, unsqueeze(op, divisor, 1))
-    if mode != MEAN and len(op.result) > 2:  # as in PyTorch, whose gradient of a sum reads none
-        sizes = zeros(op, op.result_dims(2), INT64)
-    return _bag_results(op, output, indices, starts, sizes, sizes)
-
-
-def _bag_results(
-    op: Emit, output: ir.Value, indices: ir.Value, starts: ir.Value, sizes: ir.Value, best: ir.Value
-) -> tuple[ir.Value, ...]:
-    """The output, for each index the number of its bag, the sizes of the bags, and the indices of maxima."""
+            output = op.Div(output, unsqueeze(op, op.Max(op.cast(sizes, dtype), op.const(1, dtype)), 1))
+        elif len(op.result) > 2:  # as in PyTorch, whose gradient of a sum reads none
+            sizes = zeros(op, op.result_dims(2), INT64)
+        best = sizes
     if len(op.result) == 1:
         return (output,)
-    dtype, dims = op.result[1]
-    bags = zeros(op, dims, INT64) if 0 in dims else bag_of(op, indices, starts)
-    return output, *(op.cast(value, dtype) for value in (bags, sizes, best))
+    bag = zeros(op, op.result_dims(1), INT64) if 0 in op.result_dims(1) else bag
+    return output, *(op.cast(value, op.result[1][0]) for value in (bag, sizes, best))
+
+
+def _maxima(
+    op: Emit, rows: ir.Value, indices: ir.Value, bag: ir.Value, size: DimLike, kept: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """The maxima of the kept rows of each bag, 0 of none, and the indices of the first rows that have them.
+
+    As in PyTorch, NaN in the first row of a bag is its maximum, and any other is passed over.
+    """
+    count, dtype = op.dims(indices)[0], op.dtype(rows)
+    place, into, is_kept = steps(op, count), unsqueeze(op, bag, 1), unsqueeze(op, kept, 1)
+    beyond, low, high = op.size(count), op.const(-math.inf, dtype), op.const(math.inf, dtype)
+    first = written_nd(op, op.expand(beyond, (size,)), into, op.Where(kept, place, beyond), "amin")
+    is_first = unsqueeze(op, op.Equal(place, op.Gather(first, bag, axis=0)), 1)
+    value = op.Where(op.IsNaN(rows), op.Where(is_first, high, low), rows)
+    value = op.Where(is_kept, value, low)
+    dims = (size, op.dims(rows)[1])
+    top = op.Gather(written_nd(op, filled(op, dims, -math.inf, dtype), into, value, "amax"), bag, axis=0)
+    is_best = op.And(is_kept, op.Equal(value, top))
+    best = written_nd(op, op.expand(beyond, dims), into, op.Where(is_best, unsqueeze(op, place, 1), beyond), "amin")
+    more = joined(op, [rows, zeros(op, (1, dims[1]), dtype)], 0)
+    numbers = joined(op, [op.cast(indices, INT64), zeros(op, (1,), INT64)], 0)
+    return op.GatherElements(more, best, axis=0), op.Gather(numbers, best, axis=0)
 
 
 _BAGS = "embedding_bag embedding_bag.padding_idx _embedding_bag _embedding_bag_forward_only"
-register_shared(_bagged, "MatMul with a mask of membership, or ReduceMax", *overloads_of(_BAGS))
+register_shared(_bagged, "ScatterND with the number of the bag", *overloads_of(_BAGS))
 
 
 @translates(aten.embedding_renorm.default)

@@ -94,7 +94,7 @@ def _to_number_of_dtype(tracer: Tracer, call: Call, self: torch.Tensor, dtype: o
     """TorchScript's cast; of a copy without a dtype PyTorch reads a number that nobody wrote."""
     if dtype is not None or not copy:
         return NotImplemented
-    raise ValueError("unsupported scalarType")
+    raise not_tried(ValueError("unsupported scalarType"))
 
 
 @register(Kind.RECORD, aten.normal.Tensor_Tensor)

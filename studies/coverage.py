@@ -16,6 +16,7 @@ from pathlib import Path
 from studies import coverage_report
 from studies.coverage_models import SOURCES, all_names
 from studies.coverage_worker import Row, examine_all
+from tools import long_tables
 
 PAGE = Path(__file__).parent.parent / "docs" / "measured" / "coverage.md"
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "onnxruntime")
@@ -81,8 +82,7 @@ def write_page(folder: Path, full: bool) -> None:
         for dynamic in (False, True):
             rows += [row for name, row in read_rows(rows_path(folder, source, dynamic)).items() if name in names]
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    PAGE.write_text(coverage_report.text(rows, planned, versions), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    long_tables.write_page(PAGE, coverage_report.text(rows, planned, versions))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

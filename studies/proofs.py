@@ -24,6 +24,7 @@ from fx2onnx.base.packages import require
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.steps.opset import CHANGES, convert_opset
 from studies.proof_algebra import Exact, Poly, Real, Unproved, terms_of
+from tools import long_tables
 
 PAGE = Path("docs/measured/proofs.md")
 MOST = 8.0
@@ -502,7 +503,7 @@ def main() -> None:
     cases, converted = rewrite_cases(), list(opset_cases())
     text = page(rows_of(cases), rows_of(converted), passed(cases, PLANTED))
     if chosen.write:
-        PAGE.write_text(text)
+        long_tables.write_page(PAGE, text)
     else:
         print(text)
 

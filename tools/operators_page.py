@@ -25,7 +25,7 @@ from tests.ops.database import ENGINES, worst_of
 from tests.ops.engines import BY_REFERENCE
 from tests.ops.harness import DEFAULT_OPSET, Verdict
 from tests.ops.measuring import DTYPES, OTHER_OPSETS, SAMPLES, Swept, short
-from tools import overload_rows
+from tools import long_tables, overload_rows
 
 WORDS = {
     "ok": "right",
@@ -55,7 +55,7 @@ def main() -> None:
     lowest, forms = measuring.measure_forms(patterns, folder)
     if patterns == ["*"]:
         measuring.write_lowest(lowest)
-    arguments.file.write_text(page(swept, opsets, forms, overload_rows.collected()), encoding="utf-8")
+    long_tables.write_page(arguments.file, page(swept, opsets, forms, overload_rows.collected()))
     shutil.rmtree(folder)
 
 
@@ -205,17 +205,12 @@ def _faults(swept: Swept) -> list[str]:
 
 
 def _entries(swept: Swept) -> list[str]:
-    """Only the entries that are not right in both engines are told apart; the others are one line."""
     lines = ["", "## OpInfo entries", "", _row("entry", "calls compared", "onnxruntime", "runner"), _rule(4)]
-    right: list[str] = []
     for name in sorted(swept):
         verdicts = [_verdict_of(swept[name][engine]) for engine in ENGINES]
         count = sum(v.status != "ignored" for every in swept[name]["runner"].values() for v in every)
-        if set(verdicts) == {"right"}:
-            right.append(f"{name} ({count})")
-        else:
-            lines.append(_row(name, count, *verdicts))
-    return [*lines, "", f"- Right in both, with how many calls were compared: {', '.join(right)}."]
+        lines.append(_row(name, count, *verdicts))
+    return lines
 
 
 # -- overloads ------------------------------------------------------------------------------------------------------------

@@ -8,12 +8,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from fx2onnx.base.escape import storable
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the package fx2onnx."""
+ENTRANCES: set[CodeType] = set()
+"""Code that runs the commands of the shell: what called it is no place in the user's Python."""
 
 
 @dataclass(frozen=True, slots=True)

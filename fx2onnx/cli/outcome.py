@@ -9,13 +9,15 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from types import FunctionType
+from typing import Any, NoReturn, TypeVar, cast
 
 import typer
 
 from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.escape import plain
 from fx2onnx.base.packages import missing_package
+from fx2onnx.base.source import ENTRANCES
 from fx2onnx.base.stack_frames import wants_traceback
 from fx2onnx.cli.options import gathered, groups_of
 
@@ -52,6 +54,7 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             _show(known, as_json=bool(kwargs.get("json_output")))
             raise typer.Exit(known.exit_code) from None
 
+    ENTRANCES.add(cast(FunctionType, wrapped).__code__)
     vars(wrapped)["__signature__"] = signature
     wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return wrapped

@@ -13,7 +13,7 @@ from torch.autograd import graph as autograd_graph
 
 from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.code_patch import ANSWERING, CALLING, answers_for_caller
-from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
+from fx2onnx.base.source import ENTRANCES, PACKAGE_FOLDER, SourceLocation
 
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__))
 _NOT_USER = (
@@ -30,21 +30,27 @@ _ANSWERING_FILES = {
     os.path.join(TORCH_FOLDER, *path) for path in (["__init__.py"], ["fx", "experimental", "sym_node.py"])
 }
 """Files of torch that make functions of sizes by the hundred, and register none as answering."""
-_is_user_code: Bounded[int, tuple[CodeType, bool]] = Bounded(20_000)
-"""Whether code is the user's, by the id of the code, which is kept: the code of equal functions in two files is equal, and its hash takes long."""
+USER, ENTRANCE, OTHER = "user", "entrance", ""
+_kinds: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
+"""Whose code it is, by the id of the code, which is kept: the code of equal functions in two files is equal, and its hash takes long."""
 _locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(20_000)
 """Locations by the id of the code and the line."""
 
 
 def is_user(code: CodeType) -> bool:
     """Return whether code is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
-    known = _is_user_code.get(id(code))
+    return _kind(code) == USER
+
+
+def _kind(code: CodeType) -> str:
+    known = _kinds.get(id(code))
     if known is None:
         name = code.co_filename
         is_program = name.startswith(_PROGRAMS) and name != _CALLS_SCRIPTED
         is_ours = id(code) in ANSWERING or (name.startswith(_NOT_USER) and not is_program)
         is_ours = is_ours or _is_made(code)
-        known = _is_user_code[id(code)] = code, not is_ours
+        kind = USER if not is_ours else ENTRANCE if code in ENTRANCES else OTHER
+        known = _kinds[id(code)] = code, kind
     return known[1]
 
 
@@ -57,14 +63,15 @@ def _is_made(code: CodeType) -> bool:
 
 
 def user_frame(within: CodeType | None = None) -> FrameType | None:
-    """The innermost frame outside torch and fx2onnx; of those that ``within`` called, where it is given."""
+    """The innermost frame outside torch and fx2onnx; of those that ``within`` or a command called, where one did."""
     frame: FrameType | None = sys._getframe(1)
-    known = _is_user_code.get
+    known = _kinds.get
     while frame is not None:
         code = frame.f_code
         found = known(id(code))
-        if found[1] if found is not None else is_user(code):
-            return frame
+        kind = found[1] if found is not None else _kind(code)
+        if kind:
+            return frame if kind == USER else None
         if code is within:
             return None
         frame = frame.f_back

@@ -31,6 +31,7 @@ import torch
 from fx2onnx.sizes.assumptions import Condition, Guard
 from studies.third_party import images, science, signals, tokens
 from studies.third_party.spec import OTHER, SAMPLE, Row, tensors
+from tools import long_tables
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "measured" / "third_party.md"
@@ -205,8 +206,10 @@ def write_page(found: Mapping[str, Mapping[str, Any]]) -> None:
             str(result.get("seconds", "")),
         )
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"wrote {PAGE}")
+    lines += ["", "## Refused", "", "| model | why |", "|---|---|"]
+    refused = [(row, result["refused"].replace("|", "/")) for row, result in rows if "refused" in result]
+    lines += [f"| {row.package} {row.model} | {why} |" for row, why in refused]
+    long_tables.write_page(PAGE, "\n".join(lines) + "\n")
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from fx2onnx.capture.captured import Captured, where_of
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.shapes import symnode
+from fx2onnx.cli.outcome import reports_errors
 from fx2onnx.torchcompat import frames
 from fx2onnx.torchcompat.frames import asking_frame, is_user, location_at, user_location
 
@@ -159,3 +160,13 @@ def test_equal_code_in_two_files_has_two_places() -> None:
     one, two = compiled("/one/model.py").__code__, compiled("/two/model.py").__code__
     assert one == two
     assert [location_at(code, 2).file for code in (one, two)] == ["/one/model.py", "/two/model.py"]
+
+
+def test_what_called_a_command_is_no_place_of_the_user() -> None:
+    here = user_location()
+    assert here is not None
+    assert here.file == __file__
+    assert reports_errors(user_location)() is None
+    inner = reports_errors(lambda: user_location())()
+    assert inner is not None
+    assert inner.function == "<lambda>"

@@ -70,6 +70,27 @@ class Call(torch.nn.Module):
         return self.overload(*tensors, *self.rest, **self.named)
 
 
+def agree(
+    module: Callable[..., Any],
+    proto: onnx.ModelProto,
+    *each: tuple[Any, ...],
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+) -> None:
+    """On the inputs of each call both engines give what eager PyTorch gives: as many outputs, shapes, dtypes and numbers."""
+    engines = Engines(proto)
+    for inputs in each:
+        with torch.no_grad():
+            expected = flat(_fresh(module)(*copy.deepcopy(inputs)))
+        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+        for engine, outputs in engines.run(leaves).items():
+            assert len(outputs) == len(expected), engine
+            for got, want in zip(outputs, expected, strict=True):
+                assert got.shape == want.shape, f"{engine}: {got.shape} for {want.shape}"
+                assert got.dtype == want.dtype, f"{engine}: {got.dtype} for {want.dtype}"
+                np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=engine)
+
+
 def check(
     module: torch.nn.Module | Callable[..., Any],
     args: tuple[Any, ...],
@@ -85,19 +106,8 @@ def check(
         eager.eval()
     with warnings.catch_warnings(action="ignore", category=fx2onnx.ExportWarning):  # the report has them
         result = fx2onnx.export(module, args, **export_arguments)
-    proto = result.model_proto
-    onnx.checker.check_model(proto, full_check=True)
-    engines = Engines(proto)
-    for inputs in (args, *others):
-        with torch.no_grad():
-            expected = flat(_fresh(eager)(*copy.deepcopy(inputs)))
-        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-        for engine, outputs in engines.run(leaves).items():
-            assert len(outputs) == len(expected), engine
-            for got, want in zip(outputs, expected, strict=True):
-                assert got.shape == want.shape, f"{engine}: {got.shape} for {want.shape}"
-                assert got.dtype == want.dtype, f"{engine}: {got.dtype} for {want.dtype}"
-                np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=engine)
+    onnx.checker.check_model(result.model_proto, full_check=True)
+    agree(eager, result.model_proto, args, *others, rtol=rtol, atol=atol)
     return result
 
 

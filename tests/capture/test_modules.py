@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import fx2onnx
-from tests.support import check, flat, of_torchs_tests, run_engines
+from tests.support import agree, check, flat, of_torchs_tests, run_engines
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -406,8 +406,7 @@ def test_a_parameter_of_two_modules_is_held_once() -> None:
 def test_exported_program_as_input() -> None:
     program = torch.export.export(_linear(), (X,), dynamic_shapes=({0: torch.export.Dim("n")},))
     result = fx2onnx.export(program, (X,), dynamic_shapes=({0: "n"},))
-    for outputs in run_engines(result.model_proto, [X[:2]]).values():
-        torch.testing.assert_close(torch.from_numpy(outputs[0]), _linear()(X[:2]).detach(), rtol=1e-4, atol=1e-5)
+    agree(_linear(), result.model_proto, (X[:2],))
 
 
 def test_bfloat16_in_the_runner() -> None:
@@ -678,8 +677,7 @@ def test_two_exports_at_the_same_time() -> None:
     for thread in threads:
         thread.join()
     for index, made in enumerate(modules):
-        for outputs in run_engines(results[index].model_proto, [X]).values():
-            torch.testing.assert_close(torch.from_numpy(outputs[0]), made(X).detach(), rtol=1e-4, atol=1e-5)
+        agree(made, results[index].model_proto, (X,))
 
 
 def test_other_threads_run_modules_meanwhile() -> None:

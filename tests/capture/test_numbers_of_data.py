@@ -16,7 +16,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.shapes.python_sizes import are_numbers_of_data
-from tests.support import run_engines
+from tests.support import agree, run_engines
 
 X = torch.arange(24, dtype=torch.float32).reshape(6, 4) / 8 - 1
 
@@ -88,8 +88,7 @@ def test_a_real_number_of_data_is_rounded_as_python_does(name: str) -> None:
     result = fx2onnx.export(module, (x, n))
     for number in (0.5, 1.5, 2.5, 1.49, -0.7, -2.5, 4.0, 1e30 if name in ("int", "round", "floor", "ceil") else 3.0):
         x[0, 0] = number
-        for outputs in run_engines(result.model_proto, [x, n]).values():
-            torch.testing.assert_close(torch.from_numpy(outputs[0]), torch.as_tensor(module(x, n)))
+        agree(module, result.model_proto, (x, n))
 
 
 def test_digits_of_a_number_of_data_are_not_said() -> None:
@@ -103,18 +102,14 @@ def test_not_a_number_is_beyond_nothing() -> None:
     result = fx2onnx.export(module, (X, torch.tensor(3)))
     x = X.clone()
     x[0, 0] = torch.nan
-    for outputs in run_engines(result.model_proto, [x, torch.tensor(3)]).values():
-        for found, wanted in zip(outputs, module(x, None), strict=True):
-            torch.testing.assert_close(torch.from_numpy(found), torch.as_tensor(wanted), equal_nan=True)
+    agree(lambda x, n: [*map(torch.as_tensor, module(x, n))], result.model_proto, (x, torch.tensor(3)))
 
 
 def test_numbers_of_another_kind_are_decided_between() -> None:
     """An integer where the tensor has fractions beside it: the answer has one of two dtypes."""
     module = Program(lambda x, n: x * max(n, 2.5))
     result = fx2onnx.export(module, (X, torch.tensor(3)))
-    for count in (2, 3):
-        for outputs in run_engines(result.model_proto, [X, torch.tensor(count)]).values():
-            torch.testing.assert_close(torch.from_numpy(outputs[0]), module(X, torch.tensor(count)))
+    agree(module, result.model_proto, *((X, torch.tensor(count)) for count in (2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -173,10 +168,7 @@ def test_routing_with_a_capacity() -> None:
     torch.manual_seed(0)
     module = Dispatch().eval()
     result = fx2onnx.export(module, (torch.randn(7, 4),), dynamic_shapes=({0: "n"},), verify=True)
-    for count in (1, 5, 12):
-        x = torch.randn(count, 4)
-        for outputs in run_engines(result.model_proto, [x]).values():
-            torch.testing.assert_close(torch.from_numpy(outputs[0]), module(x).detach(), rtol=1e-4, atol=1e-5)
+    agree(module, result.model_proto, *((torch.randn(count, 4),) for count in (1, 5, 12)))
 
 
 NUMBERS_BEFORE: dict[str, Any] = {

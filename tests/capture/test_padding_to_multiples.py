@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import fx2onnx
-from fx2onnx.runner import InferenceSession
+from tests.support import agree
 
 Dim = torch.export.Dim
 
@@ -33,22 +32,13 @@ class Program(torch.nn.Module):
         return self.function(self, x)
 
 
-def exported(tmp_path_factory: Any, module: torch.nn.Module, sample: int, least: int) -> tuple[onnx.ModelProto, str]:
-    path = str(tmp_path_factory.mktemp("padded") / "model.onnx")
-    fx2onnx.export(module, (torch.randn(1, 2, sample),), path, dynamic_shapes={"x": {2: Dim("n", min=least, max=5000)}})
-    return onnx.load(path), path
+def exported(module: torch.nn.Module, sample: int, least: int) -> onnx.ModelProto:
+    shapes = {"x": {2: Dim("n", min=least, max=5000)}}
+    return fx2onnx.export(module, (torch.randn(1, 2, sample),), dynamic_shapes=shapes).model_proto
 
 
-def check(module: torch.nn.Module, path: str, sizes: Sequence[int]) -> None:
-    sessions = [onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), InferenceSession(path)]
-    for size in sizes:
-        x = torch.randn(1, 2, size)
-        with torch.no_grad():
-            expected = module(x).numpy()
-        for session in sessions:
-            (found,) = session.run(None, {"x": x.numpy()})
-            assert found.shape == expected.shape, size
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+def check(module: torch.nn.Module, model: onnx.ModelProto, sizes: Sequence[int]) -> None:
+    agree(module, model, *((torch.randn(1, 2, size),) for size in sizes))
 
 
 def count_ifs(model: onnx.ModelProto) -> int:
@@ -71,7 +61,7 @@ TESTS: list[Callable[[int, int], bool]] = [
     st.lists(st.integers(200, 900), min_size=6, max_size=6),
 )
 def test_layers_that_pad_their_input(
-    tmp_path_factory: Any, asks: Callable[..., bool], strides: list[int], crops: bool, sample: int, sizes: list[int]
+    asks: Callable[..., bool], strides: list[int], crops: bool, sample: int, sizes: list[int]
 ) -> None:
     def forward(self: Program, x: torch.Tensor) -> torch.Tensor:
         length = x.shape[-1]
@@ -84,9 +74,9 @@ def test_layers_that_pad_their_input(
         return x[..., :length] if crops else torch.cat([x, whole], -1)
 
     module = Program(forward, strides).eval()
-    model, path = exported(tmp_path_factory, module, sample, 200)
+    model = exported(module, sample, 200)
     step = int(np.prod(strides))
-    check(module, path, [*sizes, -(-200 // step) * step, -(-400 // step) * step])
+    check(module, model, [*sizes, -(-200 // step) * step, -(-400 // step) * step])
     if asks in TESTS[:4] and len(set(strides)) == 1:
         assert count_ifs(model) == 0
 
@@ -120,10 +110,10 @@ def _counted(self: Program, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [_literal, _before, _zeros, _counted])
 @pytest.mark.parametrize("sample", [24, 25])
-def test_one_program(tmp_path_factory: Any, function: Callable[..., Any], sample: int) -> None:
+def test_one_program(function: Callable[..., Any], sample: int) -> None:
     module = Program(function)
-    model, path = exported(tmp_path_factory, module, sample, 2)
-    check(module, path, range(2, 50))
+    model = exported(module, sample, 2)
+    check(module, model, range(2, 50))
     assert count_ifs(model) == 0
 
 
@@ -148,17 +138,15 @@ def _by_later_size(self: Program, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [_twice, _other_length, _literal_of_four, _by_later_size])
 @pytest.mark.parametrize("sample", [24, 27])
-def test_ways_that_differ_are_both_in_the_file(
-    tmp_path_factory: Any, function: Callable[..., Any], sample: int
-) -> None:
+def test_ways_that_differ_are_both_in_the_file(function: Callable[..., Any], sample: int) -> None:
     module = Program(function)
-    model, path = exported(tmp_path_factory, module, sample, 2)
-    check(module, path, range(2, 50))
+    model = exported(module, sample, 2)
+    check(module, model, range(2, 50))
     assert count_ifs(model) > 0
 
 
 @pytest.mark.long
-def test_many_decisions_that_all_pad(tmp_path_factory: Any) -> None:
+def test_many_decisions_that_all_pad() -> None:
     """Six of them are 64 paths, joined to one program as they come."""
 
     def forward(self: Program, x: torch.Tensor) -> torch.Tensor:
@@ -170,6 +158,6 @@ def test_many_decisions_that_all_pad(tmp_path_factory: Any) -> None:
         return F.interpolate(x, scale_factor=64.0)[..., :length]
 
     module = Program(forward, [2] * 6).eval()
-    model, path = exported(tmp_path_factory, module, 200, 100)
+    model = exported(module, 200, 100)
     assert count_ifs(model) == 0
-    check(module, path, [100, 127, 128, 129, 255, 256, 300, 1000, 1024])
+    check(module, model, [100, 127, 128, 129, 255, 256, 300, 1000, 1024])

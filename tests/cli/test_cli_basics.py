@@ -11,17 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError, VerificationError
 from fx2onnx.cli import outcome
-from fx2onnx.cli.main import COMMANDS, app
+from fx2onnx.cli.main import COMMANDS
+from tests.cli.support import invoke
 
 _HEAVY = ("torch", "onnx", "numpy", "onnx_ir", "onnxruntime", "transformers", "torchvision")
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

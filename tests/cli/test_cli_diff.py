@@ -11,15 +11,15 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import fx2onnx
-from fx2onnx.cli.main import app
+from tests.cli import support
 from tests.diff.disguise import disguised
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["diff", *map(str, arguments)])
+    return support.invoke("diff", *arguments)
 
 
 class Halves(torch.nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,18 +11,17 @@ from typing import cast
 import onnx
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 from fx2onnx import ExportResult, Report
 from fx2onnx.capture.driver import as_module
 from fx2onnx.cli import job as job_module
 from fx2onnx.cli import verify as verdict_module
-from fx2onnx.cli.main import app
 from fx2onnx.sizes.assumptions import Assumed, Assumption, Guard, Specialization
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sources import Source
 from fx2onnx.verify import Row, Verdict
+from tests.cli.support import factories, invoke
 
 _MODELS = """
 import torch
@@ -45,16 +43,9 @@ def reading(): return Reading(), torch.randn(2, 3)
 
 
 @pytest.fixture(autouse=True)
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "cli_models.py").write_text(_MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    yield
-    sys.modules.pop("cli_models", None)
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def models(tmp_path: Path) -> Iterator[Path]:
+    with factories(tmp_path, cli_models=_MODELS):
+        yield tmp_path
 
 
 def shape_of(path: Path | str, name: str = "input") -> list[int | str]:

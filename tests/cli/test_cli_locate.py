@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from typer.testing import CliRunner, Result
 
 import fx2onnx
-from fx2onnx.cli.main import app
 from fx2onnx.sources import resolve
+from tests.cli.support import factories, invoke
 
 _MODELS = """
 import torch
@@ -27,18 +25,11 @@ def net():
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "debug_models.py").write_text(_MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    source = resolve("debug_models:net")
-    fx2onnx.export(source.module, source.args, "net.onnx")
-    yield tmp_path
-    sys.modules.pop("debug_models", None)
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with factories(tmp_path, debug_models=_MODELS):
+        source = resolve("debug_models:net")
+        fx2onnx.export(source.module, source.args, "net.onnx")
+        yield tmp_path
 
 
 def spoil() -> str:

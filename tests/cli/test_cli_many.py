@@ -7,7 +7,6 @@ import io
 import json
 import re
 import resource
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,12 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import many, workers
 from fx2onnx.cli.job import Job, engines_for
-from fx2onnx.cli.main import app
-from fx2onnx.cli.progress import Stages
 from fx2onnx.report.console import PlainConsole
+from tests.cli.support import factories, invoke
 
 _MODELS = """
 import os, time
@@ -40,30 +37,9 @@ def hangs(): time.sleep(1000)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "many_models.py").write_text(_MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    yield tmp_path
-    sys.modules.pop("many_models", None)
-
-
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Jobs run here, one after another; the sources that were run are noted."""
-    ran: list[str] = []
-
-    def run_all(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
-        for job in jobs:
-            ran.append(job.source)
-            yield workers.attempt(job, Stages(quiet=True))
-
-    monkeypatch.setattr(workers, "run_all", run_all)
-    return ran
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with factories(tmp_path, many_models=_MODELS):
+        yield tmp_path
 
 
 @pytest.mark.long

@@ -6,16 +6,15 @@ import functools
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from fx2onnx.aten_map import TABLE
 from fx2onnx.cli import listing as ops
-from fx2onnx.cli.main import app
+from tests.cli.support import invoke
 from tools import overload_rows
 
 
 def listed(*arguments: str) -> dict[str, dict[str, object]]:
-    done = CliRunner().invoke(app, ["ops", *arguments, "--json"])
+    done = invoke("ops", *arguments, "--json")
     assert done.exit_code == 0, done.output
     return {row["overload"]: row for row in json.loads(done.stdout)}
 
@@ -122,7 +121,7 @@ def test_patterns(pattern: str) -> None:
 
 
 def test_table_is_one_line_an_overload() -> None:
-    done = CliRunner().invoke(app, ["ops", "aten.gelu.default"])
+    done = invoke("ops", "aten.gelu.default")
     heading, row = done.stdout.splitlines()
     assert heading.split() == ["overload", "opset", "source"]
     assert row.split()[0] == "aten.gelu.default"
@@ -132,6 +131,6 @@ def test_table_is_one_line_an_overload() -> None:
     ("arguments", "code"), [(["aten.conv2d.defualt"], "E601"), (["--opset", "9"], "E001"), (["--opset", "99"], "E001")]
 )
 def test_mistakes(arguments: list[str], code: str) -> None:
-    done = CliRunner().invoke(app, ["ops", *arguments, "--json"])
+    done = invoke("ops", *arguments, "--json")
     assert done.exit_code == 2
     assert json.loads(done.stdout)["code"] == code

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 import fx2onnx
 from fx2onnx.cli import many, workers
-from fx2onnx.cli.main import app
-from fx2onnx.cli.progress import Stages
+from tests.cli.support import factories, invoke
 
 _MODELS = """
 import torch
@@ -31,29 +27,9 @@ def signed(sign=1):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "output_models.py").write_text(_MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    yield tmp_path
-    sys.modules.pop("output_models", None)
-
-
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    ran: list[str] = []
-
-    def run_all(jobs: Any, processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
-        for job in jobs:
-            ran.append(job.source)
-            yield workers.attempt(job, Stages(quiet=True))
-
-    monkeypatch.setattr(workers, "run_all", run_all)
-    return ran
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with factories(tmp_path, output_models=_MODELS):
+        yield tmp_path
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import recording
 from fx2onnx.cli import profile_measure
-from fx2onnx.cli.main import app
 from fx2onnx.cli.profile_measure import parse_depth, parse_sweep, with_depth, with_size
 from fx2onnx.cli.profile_probes import DYNAMO, TORCHSCRIPT, Probe, probed
 from fx2onnx.report.profile import Profile
 from fx2onnx.sources import Source
+from tests.cli import support
+from tests.cli.support import factories
 
 _MODELS = """
 import torch
@@ -31,17 +31,14 @@ def stack(layers=1):
 
 
 @pytest.fixture(autouse=True)
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "profile_models.py").write_text(_MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    gc.freeze()  # before each run the command collects garbage, which takes long behind other tests
-    yield
-    sys.modules.pop("profile_models", None)
+def models(tmp_path: Path) -> Iterator[Path]:
+    with factories(tmp_path, profile_models=_MODELS):
+        gc.freeze()  # before each run the command collects garbage, which takes long behind other tests
+        yield tmp_path
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["profile", *map(str, arguments)])
+    return support.invoke("profile", *arguments)
 
 
 @pytest.mark.long

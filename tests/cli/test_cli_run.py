@@ -12,15 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from typer.testing import CliRunner, Result
 
-from fx2onnx.cli.main import app
+from tests.cli.support import invoke
 
 ENGINES = ["onnxruntime", "runner"]
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(params=ENGINES)

@@ -13,16 +13,16 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import fx2onnx
 from fx2onnx.base.errors import VerificationError
-from fx2onnx.cli.main import app
 from fx2onnx.cli.run_data import assert_outputs
+from tests.cli import support
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["run", *(str(argument) for argument in arguments)])
+    return support.invoke("run", *arguments)
 
 
 def save(nodes: list, inputs: list, outputs: list, constants: list, path: Path) -> Path:

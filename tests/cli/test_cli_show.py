@@ -12,17 +12,17 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import fx2onnx
-from fx2onnx.cli.main import app
 from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry
 from fx2onnx.manifest.form import CacheState, GraphForm, Manifest, Medium, Port
 from fx2onnx.sizes.stated import StatedCondition
+from tests.cli import support
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+    return support.invoke("inspect", *arguments)
 
 
 def facts(path: Path) -> Any:

@@ -11,16 +11,11 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from typer.testing import CliRunner, Result
 
 import fx2onnx
-from fx2onnx.cli.main import app
 from fx2onnx.cli.show_parts import WeightFacts, owner_of
 from fx2onnx.irx.names import SCOPES, STACK_TRACE, scope_of, source_of
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.cli.support import invoke
 
 
 def facts(path: Path) -> Any:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from fx2onnx.cli import workers
 from fx2onnx.cli.job import Job
-from fx2onnx.cli.main import app
+from tests.cli.support import invoke
 
 _MODELS = """
 import os, time
@@ -42,10 +41,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cluster_models.py").write_text(_MODELS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
 
 from fx2onnx.base.options import PANELS, SAMPLING
 from fx2onnx.cli import old_spellings
 from fx2onnx.cli.main import COMMANDS, app
+from tests.cli.support import invoke
 from tools import options_page
 
 GROUP: Any = typer.main.get_command(app)
@@ -22,10 +22,6 @@ OTHER_TYPES = {
     "--target": "lint has the default onnxruntime",
 }
 """Flags whose type differs between commands, with the reason."""
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def flags() -> dict[str, list[tuple[str, Any]]]:

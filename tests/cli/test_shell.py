@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner, Result
 
 import fx2onnx
 from fx2onnx.base.errors import warn
 from fx2onnx.cli import doctor, help
 from fx2onnx.cli.main import COMMANDS, app
 from fx2onnx.sources import registry
+from tests.cli.support import invoke
 from tools import model_names
 
 NET = """
@@ -55,10 +55,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("shell_net", None)
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def error_of(*arguments: object) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,14 +16,10 @@ import onnx.reference
 import pytest
 import torch
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
-from fx2onnx.cli import workers
-from fx2onnx.cli.job import Job
 from fx2onnx.cli.made_from import version_of
-from fx2onnx.cli.main import app
-from fx2onnx.cli.progress import Stages
 from fx2onnx.sources import resolve
+from tests.cli.support import invoke
 
 _NET = """
 import functools, json
@@ -90,31 +85,22 @@ def _forget() -> None:
 class Exports:
     """Runs of the command, each as in a process of its own."""
 
-    def __init__(self) -> None:
-        self.ran: list[str] = []
+    def __init__(self, ran: list[str]) -> None:
+        self.ran = ran
 
     def __call__(self, *sources: str, options: Sequence[str] = ()) -> list[str]:
         """The sources that this run exported, less the package's name."""
         self.ran.clear()
         _forget()
         every = [source if ":" in source else f"stale.net:{source}" for source in (*sources, "stale_other:make")]
-        call = ["export", *every, "-o", "out", "--no-verify"]
-        done = CliRunner().invoke(app, [*call, *options])
+        done = invoke("export", *every, "-o", "out", "--no-verify", *options)
         assert done.exit_code == 0, done.output
         return [source.removeprefix("stale.net:") for source in self.ran]
 
 
 @pytest.fixture
-def exports(monkeypatch: pytest.MonkeyPatch) -> Exports:
-    found = Exports()
-
-    def run_all(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
-        for job in jobs:
-            found.ran.append(job.source)
-            yield workers.attempt(job, Stages(quiet=True))
-
-    monkeypatch.setattr(workers, "run_all", run_all)
-    return found
+def exports(in_this_process: list[str]) -> Exports:
+    return Exports(in_this_process)
 
 
 def written(source: str = "make") -> list[float]:
@@ -312,7 +298,7 @@ def test_a_checkpoint(exports: Exports, change: str, monkeypatch: pytest.MonkeyP
 
     def ran() -> list[str]:
         exports.ran.clear()
-        done = CliRunner().invoke(app, call)
+        done = invoke(*call)
         assert done.exit_code == 0, done.output
         return list(exports.ran)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
-from fx2onnx.cli import main, many, progress, workers
-from fx2onnx.cli.job import Job
-from fx2onnx.cli.main import app
-from fx2onnx.cli.progress import Stages
+from fx2onnx.cli import main, many, progress
 from fx2onnx.report.console import PlainConsole
+from tests.cli.support import invoke
 
 SOURCE = """
 import torch
@@ -99,7 +95,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shown(arguments: tuple[str, ...], width: int | None, monkeypatch: pytest.MonkeyPatch) -> str:
     """What a command prints on a terminal of that width, or into a pipe."""
     if width is None:
-        return CliRunner().invoke(app, list(arguments)).stdout
+        return invoke(*arguments).stdout
     screen = io.StringIO()
 
     def console(*, stderr: bool = False) -> PlainConsole:
@@ -110,13 +106,8 @@ def shown(arguments: tuple[str, ...], width: int | None, monkeypatch: pytest.Mon
     for place in (progress, many):
         monkeypatch.setattr(place, "console", console)
     monkeypatch.setattr(progress, "is_terminal", lambda stream: True)
-    CliRunner().invoke(app, list(arguments))
+    invoke(*arguments)
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
-
-
-def _in_this_process(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
-    """The jobs of many models, of which the tables are the same in processes that import torch anew."""
-    return (workers.attempt(job, Stages(quiet=True)) for job in jobs)
 
 
 WIDTHS = (80, 120, 200, None)
@@ -139,10 +130,10 @@ def test_every_command_is_here() -> None:
     "profile-80",
     "profile-None",
 )
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(("name", "width"), RUNS)
 def test_tables_fit(name: str, width: int | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(workers, "run_all", _in_this_process)
     arguments, wanted = COMMANDS[name]
     with torch.random.fork_rng():
         text = shown((*arguments, "--again") if name == "export-many" else arguments, width, monkeypatch)

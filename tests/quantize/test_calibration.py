@@ -14,18 +14,17 @@ import pytest
 import torch
 from onnx import helper
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import Quantize, verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.exporting.calibration import data_for
 from fx2onnx.quantize import calibrated
 from fx2onnx.quantize.codes import ranges
 from fx2onnx.quantize.gptq import gptq, squares
 from fx2onnx.quantize.options import KINDS
 from fx2onnx.quantize.schemes import SCHEMES
+from tests.cli.support import invoke
 from tests.decoding.test_fused_decoders import checkpoint
 from tests.quantize.test_files import foreign
 
@@ -248,10 +247,6 @@ def test_other_codes_than_were_fitted_are_found(tmp_path: Path, kind: str, form:
 
 
 # -- what is refused --------------------------------------------------------------------------------------------
-
-
-def invoke(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 OPTIONS = [

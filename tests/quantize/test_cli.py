@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 import fx2onnx
-from fx2onnx.cli.main import app
 from fx2onnx.quantize.options import FORMATS, KINDS
+from tests.cli.support import factories, invoke
 from tests.decoding.test_fused_decoders import PROMPT, checkpoint
 
 MODULE = """
@@ -25,16 +24,9 @@ EVERY_KIND = [(kind, form) for kind in KINDS for form in FORMATS if (kind, form)
 
 
 @pytest.fixture(autouse=True)
-def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / "quantized_net.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    yield
-    sys.modules.pop("quantized_net", None)
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def factory(tmp_path: Path) -> Iterator[Path]:
+    with factories(tmp_path, quantized_net=MODULE):
+        yield tmp_path
 
 
 def exported(*arguments: object) -> dict[str, Any]:

@@ -14,17 +14,16 @@ import onnxruntime
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner, Result
 
 import fx2onnx
 from fx2onnx import locate, verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.judge import engines
 from fx2onnx.targets import faults
 from fx2onnx.targets.fault_entries import FaultEntry, add_entries, entry_of, read_entries
 from fx2onnx.targets.find import find
 from fx2onnx.targets.lint import lint
+from tests.cli.support import invoke
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
 RELEASE = ".".join(onnxruntime.__version__.split(".")[:2])
@@ -148,10 +147,6 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     yield "fault_models:net"
     sys.modules.pop("fault_models", None)
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.long

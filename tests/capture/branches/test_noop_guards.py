@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
 
 import fx2onnx
 from fx2onnx.runner import InferenceSession
+from tests.support import agree
 
 SIZES = [(1, 1), (2, 3), (3, 6), (2, 7), (5, 12), (4, 4), (6, 8), (7, 2), (3, 15)]
 
@@ -194,17 +194,7 @@ def exported(function: Callable[[torch.Tensor], Any], sample: tuple[int, int]) -
 
 
 def check(function: Callable[[torch.Tensor], Any], result: Any) -> None:
-    """At each of ``SIZES``, in both engines, what eager PyTorch gives."""
-    file = result.model_proto.SerializeToString()
-    sessions = [onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]), InferenceSession(file)]
-    for size in SIZES:
-        x = torch.randn(size)
-        given = function(x.clone())
-        expected = [torch.as_tensor(each).numpy() for each in (given if isinstance(given, tuple) else (given,))]
-        for session in sessions:
-            for got, want in zip(session.run(None, {"x": x.numpy()}), expected, strict=True):
-                assert got.shape == want.shape, size
-                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, err_msg=str(size))
+    agree(function, result.model_proto, *((torch.randn(size),) for size in SIZES), rtol=1e-5, atol=1e-6)
 
 
 def ifs(result: Any) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from fx2onnx.proof.terms import Array, attributes_of, evaluated
+from fx2onnx.proof.nodes import Array, attributes_of, evaluated
 
 UNIT = 2.0**-24
 """The share of a number that a rounding of float32 is."""

@@ -23,9 +23,10 @@ from fx2onnx.irx.inference import without_maps
 from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.judge.engines import ENGINES, is_available
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
+from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.rules import Reader
-from fx2onnx.proof.terms import Array, Terms
+from fx2onnx.proof.terms import Terms
 
 KINDS = ("proved", "bounded", "sampled", "unknown", "refuted")
 """From the strongest to the worst."""
@@ -101,11 +102,6 @@ def _reads(node: onnx.NodeProto) -> list[str]:
     return list(dict.fromkeys([*names, *(value.name for part in parts for value in part.output)]))
 
 
-def _captured(node: onnx.NodeProto, known: Mapping[str, int]) -> list[int]:
-    """The terms of what the graphs of a node read from outside."""
-    return [known[name] for name in _reads(node) if name in known]
-
-
 class _Certifying:
     """One comparison of two files."""
 
@@ -132,16 +128,9 @@ class _Certifying:
     def _walk(
         self, file: OpenedFile, values: Mapping[str, int], reals: Mapping[str, int]
     ) -> Iterator[tuple[onnx.NodeProto, list[int], list[int]]]:
-        exact, real = (
-            Reader(terms, file.opsets, file.dims, file.dtypes, file.symbols) for terms in (self.exact, self.real)
-        )
+        exact, real = (Reader(terms, file.opsets, file.dims, file.dtypes) for terms in (self.exact, self.real))
         for node in file.proto.graph.node:
-            args = [[known[name] if name else None for name in node.input] for known in (values, reals)]
-            yield (
-                node,
-                exact.of(node, args[0], _captured(node, values)),
-                real.of(node, args[1], _captured(node, reals)),
-            )
+            yield node, exact.of(node, values), real.of(node, reals)
 
     def compare(self, anchors: Mapping[str, bool]) -> tuple[dict[str, str], dict[str, float], list[str]]:
         """A kind for each value of the file after that the file before has, roundings of bounded ones, and unmatched names.

@@ -10,6 +10,8 @@ import onnx
 import onnx.inliner
 import onnx.shape_inference
 
+from fx2onnx.irx.model_files import graphs_within
+from fx2onnx.proof.sizes import Dim, NamedSize
 from fx2onnx.semantics.check import open_file
 from fx2onnx.semantics.reading.weights import WeightStore
 
@@ -36,11 +38,13 @@ class OpenedFile:
         self.opsets = {
             "" if each.domain == "ai.onnx" else each.domain: each.version for each in self.proto.opset_import
         }
-        self.dims: dict[str, tuple[int | None, ...]] = {}
-        self.symbols: dict[str, tuple[int | str | None, ...]] = {}
-        """Sizes as numbers or as names of sizes of the inputs."""
+        self.dims: dict[str, tuple[Dim | None, ...]] = {}
+        """Sizes as numbers or as the names that the inputs give them."""
         self.dtypes: dict[str, str] = {}
+        self._unsure: set[str] = set()
         self._infer()
+        for name in self._unsure:
+            del self.dims[name]
 
     def _infer(self) -> None:
         """Shapes by onnx, whose inference sees no large weights, and what the file declares."""
@@ -63,19 +67,27 @@ class OpenedFile:
             proto = self.proto
         sized = [value.type.tensor_type.shape.dim for value in graph.input]
         names = {dim.dim_param for dims in sized for dim in dims if dim.dim_param}
-        for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
-            kind = value.type.tensor_type
-            if kind.elem_type:
-                self.dtypes[value.name] = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-            if kind.HasField("shape"):
-                sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
-                self.dims[value.name] = tuple(sizes)
-                named = (dim.dim_param if dim.dim_param in names else None for dim in kind.shape.dim)
-                self.symbols[value.name] = tuple(
-                    name if size is None else size for size, name in zip(sizes, named, strict=True)
-                )
+        for part in graphs_within(proto.graph):
+            assert isinstance(part, onnx.GraphProto)
+            for value in (*part.value_info, *part.input, *part.output):
+                self._note(value, names, is_inner=part is not proto.graph)
         for name, array in self.constants.items():
             self.dims[name], self.dtypes[name] = array.shape, str(array.dtype)
+
+    def _note(self, value: onnx.ValueInfoProto, names: set[str], *, is_inner: bool) -> None:
+        """Keep dtype and sizes of a value; two branches may each have one of its name, of which nothing is kept where they differ."""
+        kind = value.type.tensor_type
+        if kind.elem_type:
+            dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+            known = self.dtypes.setdefault(value.name, dtype)
+            self.dtypes[value.name] = dtype if not is_inner or known == dtype else ""
+        if kind.HasField("shape"):
+            named = [NamedSize.of("size", dim.dim_param) if dim.dim_param in names else None for dim in kind.shape.dim]
+            sizes = zip(kind.shape.dim, named, strict=True)
+            dims = tuple(dim.dim_value if dim.HasField("dim_value") else name for dim, name in sizes)
+            if is_inner and self.dims.setdefault(value.name, dims) != dims:
+                self._unsure.add(value.name)
+            self.dims[value.name] = dims
 
     def with_outputs(self, names: Iterable[str]) -> bytes:
         """The file with further values as outputs, its weights inside."""

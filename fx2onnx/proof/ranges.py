@@ -24,9 +24,9 @@ from fx2onnx.irx.names import scope_of, source_of
 from fx2onnx.judge.engines import ENGINES
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
 from fx2onnx.proof import span_products  # noqa: F401  (whose rules register themselves)
+from fx2onnx.proof.nodes import Array, attributes_of
 from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.spans import RULES, Call, Interval, unit_of
-from fx2onnx.proof.terms import Array, attributes_of
 from fx2onnx.semantics.folding import compute_all
 
 SAMPLES = 4

@@ -8,18 +8,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fx2onnx.proof.products import conv_window
+from fx2onnx.proof.shapes import reduced_axes
 from fx2onnx.proof.terms import (
-    MOST_MOVED,
     AffineMap,
     Args,
-    Move,
     Number,
     Product,
     Shape,
     Terms,
     added,
     array_of,
-    as_key,
     multiplied,
 )
 
@@ -94,13 +93,11 @@ def exactly(terms: Terms, value: float) -> int:
 
 def product(terms: Terms, kind: str, key: tuple[Any, ...], x: int, weight: Number, shape: Shape) -> int:
     """A product with constant weights, with what scales and shifts its input by channel in them."""
-    view = terms.view(x)
+    view = terms.flat_core(x)
     if kind == "MatMul" and view is not None and weight.value.ndim == 2:
         width = weight.value.shape[-1]
-        inner = product(terms, kind, key, view.core, weight, (*terms.shapes[view.core][:-1], width))
-        outside = (*view.places.shape[:-1], width)
-        if inner in terms.shapes and math.prod(outside) <= MOST_MOVED:
-            return terms.moved(Move(inner, np.arange(math.prod(outside)).reshape(outside)))
+        inner = product(terms, kind, key, view, weight, (*terms.dims[view][:-1], width))
+        return terms.reshaped(inner, (*terms.dims[x][:-1], width))
     form = terms.affine(x)
     shift: Number | None = None
     if kind == "MatMul" and weight.value.ndim == 2 and (form.scale or form.shift):
@@ -125,14 +122,11 @@ def product(terms: Terms, kind: str, key: tuple[Any, ...], x: int, weight: Numbe
     return terms.term_of(AffineMap(core, None, shift))
 
 
-def split_product(terms: Terms, x: int | None, shapes: Sequence[Shape], axis: int) -> list[int] | None:
+def split_product(terms: Terms, x: int, shapes: Sequence[Shape]) -> list[int] | None:
     """Parts of a product's outputs are products with parts of the weights."""
-    known = None if x is None else terms.dims.get(x)
-    if x is None or known is None or not terms.is_real or axis % len(known) != len(known) - 1:
-        return None
     form = terms.affine(x)
     whole, sizes = terms.forms.get(form.core), [shape[-1] for shape in shapes if shape is not None]
-    widths = [size for size in sizes if size is not None]
+    widths = [size for size in sizes if isinstance(size, int)]
     if not isinstance(whole, Product) or whole.kind != "MatMul" or form.scale is not None:
         return None
     if len(widths) != len(shapes) or sum(widths) != whole.weight.value.shape[-1]:
@@ -286,23 +280,8 @@ def _conv(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape)
     if x is None or weight is None:
         return None
     axes = weight.value.ndim - 2
-    defaults = {
-        "strides": [1] * axes,
-        "dilations": [1] * axes,
-        "pads": [0] * 2 * axes,
-        "group": 1,
-        "auto_pad": b"NOTSET",
-    }
-    stated = {**defaults, **{name: value for name, value in attributes.items() if name != "kernel_shape"}}
-    inner = terms.key(x)
-    if inner[0] == "zeros around" and stated["auto_pad"] in (b"NOTSET", "NOTSET"):
-        pads = inner[2]
-        more = (*pads[2 : axes + 2], *pads[axes + 4 :])
-        if not any(pads[:2]) and not any(pads[axes + 2 : axes + 4]) and min(more, default=-1) >= 0:
-            x, stated["pads"] = inner[1], [one + other for one, other in zip(stated["pads"], more, strict=True)]
-    found = product(
-        terms, "Conv", tuple(sorted((name, as_key(value)) for name, value in stated.items())), x, weight, shape
-    )
+    x, key = conv_window(terms, x, axes, attributes)
+    found = product(terms, "Conv", key, x, weight, shape)
     bias = None if len(args) < 3 or args[2] is None else terms.number(args[2])
     if len(args) > 2 and args[2] is not None:
         if bias is None:
@@ -331,24 +310,10 @@ def _batch_norm(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: 
     return terms.term_of(AffineMap(form.core, form.scale, added(form.shift, to)))
 
 
-def _axes(terms: Terms, args: Args, attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The axes of a reduction from the first on; None where they are not known."""
-    known = None if args[0] is None else terms.dims.get(args[0])
-    given = attributes.get("axes")
-    if len(args) > 1 and args[1] is not None:
-        array = array_of(terms, args, 1)
-        if array is None:
-            return None
-        given = array.tolist()
-    if known is None:
-        return None
-    return tuple(sorted(axis % len(known) for axis in given)) if given else tuple(range(len(known)))
-
-
 @_rule("ReduceMean")
 def _reduce_mean(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape) -> int | None:
-    axes = _axes(terms, args, attributes)
-    if axes is None or args[0] is None or attributes.get("noop_with_empty_axes"):
+    axes = reduced_axes(terms, args, attributes)
+    if axes is None or args[0] is None:
         return None
     return mean(terms, args[0], axes, bool(attributes.get("keepdims", 1)), shape)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.spans import ULPS, Call, Interval, inverse_of, product_of, root_of, rule, sum_share
-from fx2onnx.proof.terms import Array
 
 
 @rule("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")

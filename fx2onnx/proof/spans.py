@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from fx2onnx.proof.terms import Array
+from fx2onnx.proof.nodes import Array
 from fx2onnx.semantics.folding import compute_all
 
 ULPS = 8.0

@@ -17,28 +17,21 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import onnx
-from onnx.reference import ReferenceEvaluator
 
-from fx2onnx.semantics.schemas import onnx_schema
+from fx2onnx.proof.nodes import Array
+from fx2onnx.proof.sizes import Dim, NamedSize, Objects, broadcast
 
-Array: TypeAlias = npt.NDArray[Any]
 Key: TypeAlias = tuple[Any, ...]
-Shape: TypeAlias = tuple[int | None, ...] | None
+Shape: TypeAlias = tuple[Dim | None, ...] | None
 """Sizes as far as they are known; None for an unknown number of axes."""
 Args: TypeAlias = list[int | None]
 """The terms of a node's inputs; None for one that is left out."""
 
 FOLD_ROUNDINGS = 32.0
 """Roundings of a float that folds of a few weights may come to; each is at most half a unit in the last place."""
-RANDOM = frozenset(
-    ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"]
-)
-FOLD_BYTES = 64 << 20
 MOST_MOVED = 1 << 21
 """Elements of values whose order is followed, one by one."""
-"""Constants up to here are computed by value."""
+MOST_SIZES = 256
 _UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
@@ -90,6 +83,15 @@ class Move:
     """The axes, where it is a transposition."""
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """All elements of a term in another order, of any size: ``factors`` of their number, in the order of ``perm``; none: as they are."""
+
+    core: int
+    factors: tuple[Dim, ...] = ()
+    perm: tuple[int, ...] = ()
+
+
 class Terms:
     """The terms of the values of several graphs, as numbers: equal numbers are equal values."""
 
@@ -105,7 +107,10 @@ class Terms:
         """By term, how many roundings apart the constants were that count as equal."""
         self.shapes: dict[int, tuple[int, ...]] = {}
         """The sizes of each term whose sizes are all known."""
-        self.dims: dict[int, tuple[int | None, ...]] = {}
+        self.dims: dict[int, tuple[Dim, ...]] = {}
+        self.views: dict[int, View] = {}
+        self.sizes: dict[int, Objects] = {}
+        """The numbers of each term of integers that are sizes."""
         self.dtypes: dict[int, str] = {}
 
     def of(self, *key: Any) -> int:
@@ -118,11 +123,13 @@ class Terms:
 
     def shaped(self, term: int, shape: Shape) -> int:
         """The term, whose shape is noted where it is known."""
-        if shape is not None:
-            self.dims.setdefault(term, shape)
-            sizes = tuple(size for size in shape if size is not None)
+        if shape is not None and term not in self.dims:
+            self.dims[term] = tuple(
+                NamedSize.of("dim", term, axis) if size is None else size for axis, size in enumerate(shape)
+            )
+            sizes = tuple(size for size in shape if isinstance(size, int))
             if len(sizes) == len(shape):
-                self.shapes.setdefault(term, sizes)
+                self.shapes[term] = sizes
         return term
 
     def key(self, term: int) -> Key:
@@ -144,6 +151,21 @@ class Terms:
         self.constants[term], self.dtypes[term] = array, str(array.dtype)
         return self.shaped(term, array.shape)
 
+    def integers(self, term: int) -> Objects | None:
+        """The numbers of a term of a few integers, with names where they are sizes; None for another."""
+        array = self.constants.get(term)
+        if array is not None and array.dtype.kind in "iub" and array.size <= MOST_SIZES:
+            return array.astype(object)
+        return self.sizes.get(term)
+
+    def sized(self, numbers: Objects, dtype: str = "int64") -> int:
+        """The term of integers that are sizes, a constant where all have numbers."""
+        if not any(isinstance(each, NamedSize) for each in numbers.reshape(-1)):
+            return self.constant(numbers.astype(dtype))
+        term = self.of("sizes", dtype, numbers.shape, tuple(numbers.reshape(-1)))
+        self.sizes[term], self.dtypes[term] = numbers, dtype
+        return self.shaped(term, numbers.shape)
+
     def places(self, term: int) -> Move | None:
         """A term as elements of another one; None where its shape is not known, or it is large."""
         known = self.moves.get(term)
@@ -152,18 +174,57 @@ class Terms:
             return known
         return Move(term, np.arange(math.prod(shape)).reshape(shape), tuple(range(len(shape))))
 
-    def view(self, term: int) -> Move | None:
-        """A term that has the elements of another one in their order, and its last axis; None where it is another."""
+    def flat_core(self, term: int) -> int | None:
+        """The term whose elements a term has in their order, and its last axis; None where it is another."""
+        view = self.views.get(term)
+        if view is not None:
+            is_flat = not view.perm and self.dims[term] and self.dims[view.core]
+            return view.core if is_flat and self.dims[term][-1] == self.dims[view.core][-1] else None
         move = self.moves.get(term)
         if move is None or not move.places.ndim or move.places.shape[-1:] != self.shapes[move.core][-1:]:
             return None
         flat = move.places.reshape(-1)
         is_same = flat.size == math.prod(self.shapes[move.core]) and (flat == np.arange(flat.size)).all()
-        return move if is_same else None
+        return move.core if is_same else None
+
+    def reshaped(self, term: int, dims: tuple[Dim, ...]) -> int:
+        """The term of all elements in their order, of other sizes."""
+        move = self.places(term)
+        sizes = tuple(size for size in dims if isinstance(size, int))
+        if move is not None and len(sizes) == len(dims):
+            return self.moved(Move(move.core, move.places.reshape(sizes)))
+        view = self.views.get(term, View(term))
+        return self.viewed(view, dims)
+
+    def viewed(self, view: View, dims: tuple[Dim, ...]) -> int:
+        """The term of a view, of the fewest factors."""
+        order = [(place, view.factors[place]) for place in view.perm if view.factors[place] != 1]
+        used = {place: rank for rank, place in enumerate(sorted(place for place, _ in order))}
+        runs: list[list[tuple[int, Dim]]] = []
+        for place, size in order:
+            if runs and used[place] == used[runs[-1][-1][0]] + 1:
+                runs[-1].append((place, size))
+            else:
+                runs.append([(place, size)])
+        starts = sorted(run[0][0] for run in runs)
+        by_start = {run[0][0]: math.prod([size for _, size in run]) for run in runs}
+        view = View(view.core)
+        if len(runs) > 1:
+            factors = tuple(by_start[start] for start in starts)
+            view = View(view.core, factors, tuple(starts.index(run[0][0]) for run in runs))
+        if not view.perm and dims == self.dims.get(view.core):
+            return view.core
+        term = self.of("view", view.core, view.factors, view.perm, dims)
+        self.views.setdefault(term, view)
+        self.dtypes.setdefault(term, self.dtypes.get(view.core, ""))
+        return self.shaped(term, dims)
 
     def moved(self, move: Move) -> int:
         """The term of elements in another order."""
         places = move.places
+        if move.core in self.sizes:
+            flat = self.sizes[move.core].reshape(-1)[places.reshape(-1)]
+            return self.sized(flat.reshape(places.shape), self.dtypes[move.core])
         if places.shape == self.shapes.get(move.core) and (places.reshape(-1) == np.arange(places.size)).all():
             return move.core
         term = self.of(
@@ -204,23 +265,23 @@ class Terms:
     def term_of(self, form: AffineMap) -> int:
         """The term of an affine form, with its scale in the weights of the product that it scales."""
         core, scale, shift = form.core, form.scale, form.shift
-        if scale is not None and (scale.value == 1).all():
+        if scale is not None and (scale.value == 1).all() and self._fits(scale, core):
             scale = None
         product = self.forms.get(core)
         if scale is not None and isinstance(product, Product):
             scaled = _scaled(product, scale)
             if scaled is not None:
                 core, scale = self.product(scaled, self.dims.get(core)), None
-        if shift is not None and not shift.value.any() and shift.value.size <= 1:
+        if shift is not None and not shift.value.any() and self._fits(shift, core):
             shift = None
         if scale is None and shift is None:
             return core
-        view = self.view(core)
-        if view is not None and all(each is None or each.value.ndim <= 1 for each in (scale, shift)):
-            inner = self.affine(view.core)
+        inside = self.flat_core(core)
+        if inside is not None and all(each is None or each.value.ndim <= 1 for each in (scale, shift)):
+            inner = self.affine(inside)
             moved = multiplied(inner.shift, scale) if inner.shift is not None else None
             whole = self.term_of(AffineMap(inner.core, multiplied(inner.scale, scale), added(moved, shift)))
-            return self.moved(Move(whole, view.places, view.perm))
+            return self.reshaped(whole, self.dims[core])
         shape = self.dims.get(form.core)
         rank = None if shape is None else len(shape)
         parts = [None if each is None else _trimmed(each, rank) for each in (scale, shift)]
@@ -228,12 +289,15 @@ class Terms:
             ("affine", core, *(each is not None for each in parts)), [each for each in parts if each is not None]
         )
         self.forms.setdefault(term, AffineMap(core, *parts))
-        full = self.shapes.get(form.core)
-        if full is not None:
-            self.shaped(term, np.broadcast_shapes(full, *(each.value.shape for each in parts if each is not None)))
-        elif shape is not None and all(each is None or each.value.ndim <= len(shape) for each in parts):
-            self.shaped(term, (None,) * len(shape))
+        if shape is not None:
+            self.shaped(term, broadcast([shape, *(each.value.shape for each in parts if each is not None)]))
         return term
+
+    def _fits(self, number: Number, core: int) -> bool:
+        """Return whether a constant makes a value no larger."""
+        dims, sizes = self.dims.get(core, ()), number.value.shape
+        pairs = zip(sizes[::-1], dims[::-1], strict=False)
+        return len(sizes) <= max(len(dims), 0) and all(one in (1, size) for one, size in pairs)
 
     def product(self, form: Product, shape: Shape) -> int:
         """The term of a product with constant weights."""
@@ -313,48 +377,3 @@ def added(one: Number | None, other: Number | None) -> Number | None:
     if one is None or other is None:
         return one or other
     return Number(one.wide + other.wide, max(one.unit, other.unit), one.magnitude + other.magnitude)
-
-
-def evaluated(node: onnx.NodeProto, arrays: Sequence[Array | None], opset: int) -> list[Array] | None:
-    """The outputs of a node on constants, by the evaluator of the onnx package; None where it has none or they are large."""
-    total = sum(0 if array is None else array.nbytes for array in arrays)
-    if total > FOLD_BYTES or node.op_type in RANDOM or node.op_type in ("Conv", "If", "Loop", "Scan"):
-        return None
-    if any(array is not None and array.dtype.kind not in "fiubOU" for array in arrays):
-        return None
-    inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(name for name in node.input if name)]
-    for value in inputs:
-        array = next(array for name, array in zip(node.input, arrays, strict=True) if name == value.name)
-        assert array is not None
-        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        value.type.CopyFrom(onnx.helper.make_tensor_type_proto(kind, array.shape))
-    names = [name for name in node.output if name]
-    graph = onnx.GraphProto(name="constant", node=[node], input=inputs)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=[onnx.helper.make_opsetid("", opset)])
-    try:
-        with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(model).run(None, {n: a for n, a in zip(node.input, arrays, strict=True) if n})
-    except Exception:  # an evaluator of the onnx package has classes of its own for what it lacks
-        return None
-    results = [np.asarray(each) for each in found]
-    return None if sum(each.nbytes for each in results) > FOLD_BYTES else results
-
-
-def attributes_of(node: onnx.NodeProto, opset: int) -> dict[str, Any]:
-    """The attributes of a node as Python values, with the defaults of its schema."""
-    schema = onnx_schema(node.op_type, opset, node.domain)
-    found: dict[str, Any] = {}
-    for name, attribute in (schema.attributes if schema is not None else {}).items():
-        if attribute.default_value is not None and attribute.default_value.type:
-            found[name] = onnx.helper.get_attribute_value(attribute.default_value)
-    for attribute in node.attribute:
-        found[attribute.name] = onnx.helper.get_attribute_value(attribute)
-    return found
-
-
-def as_key(value: Any) -> Any:
-    """An attribute as part of a key."""
-    if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto | onnx.TypeProto | onnx.GraphProto):
-        return value.SerializeToString(deterministic=True)
-    return tuple(map(as_key, value)) if isinstance(value, list | tuple) else value

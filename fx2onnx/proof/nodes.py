@@ -1,0 +1,65 @@
+"""Nodes of ONNX files as proofs read them: their attributes, and their values on constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from fx2onnx.semantics.schemas import onnx_schema
+
+Array: TypeAlias = npt.NDArray[Any]
+RANDOM = frozenset(
+    ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"]
+)
+FOLD_BYTES = 64 << 20
+"""Constants up to here are computed by value."""
+
+
+def evaluated(node: onnx.NodeProto, arrays: Sequence[Array | None], opset: int) -> list[Array] | None:
+    """The outputs of a node on constants, by the evaluator of the onnx package; None where it has none or they are large."""
+    total = sum(0 if array is None else array.nbytes for array in arrays)
+    if total > FOLD_BYTES or node.op_type in RANDOM or node.op_type in ("Conv", "If", "Loop", "Scan"):
+        return None
+    if any(array is not None and array.dtype.kind not in "fiubOU" for array in arrays):
+        return None
+    inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(name for name in node.input if name)]
+    for value in inputs:
+        array = next(array for name, array in zip(node.input, arrays, strict=True) if name == value.name)
+        assert array is not None
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        value.type.CopyFrom(onnx.helper.make_tensor_type_proto(kind, array.shape))
+    names = [name for name in node.output if name]
+    graph = onnx.GraphProto(name="constant", node=[node], input=inputs)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=[onnx.helper.make_opsetid("", opset)])
+    try:
+        with np.errstate(all="ignore"):
+            found = ReferenceEvaluator(model).run(None, {n: a for n, a in zip(node.input, arrays, strict=True) if n})
+    except Exception:  # an evaluator of the onnx package has classes of its own for what it lacks
+        return None
+    results = [np.asarray(each) for each in found]
+    return None if sum(each.nbytes for each in results) > FOLD_BYTES else results
+
+
+def attributes_of(node: onnx.NodeProto, opset: int) -> dict[str, Any]:
+    """The attributes of a node as Python values, with the defaults of its schema."""
+    schema = onnx_schema(node.op_type, opset, node.domain)
+    found: dict[str, Any] = {}
+    for name, attribute in (schema.attributes if schema is not None else {}).items():
+        if attribute.default_value is not None and attribute.default_value.type:
+            found[name] = onnx.helper.get_attribute_value(attribute.default_value)
+    for attribute in node.attribute:
+        found[attribute.name] = onnx.helper.get_attribute_value(attribute)
+    return found
+
+
+def as_key(value: Any) -> Any:
+    """An attribute as part of a key."""
+    if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto | onnx.TypeProto | onnx.GraphProto):
+        return value.SerializeToString(deterministic=True)
+    return tuple(map(as_key, value)) if isinstance(value, list | tuple) else value

@@ -11,6 +11,7 @@ import torch
 
 from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.escape import Shown
 from fx2onnx.base.events import record
 from fx2onnx.base.stack_frames import empty_frames
 from fx2onnx.capture.attempt import (
@@ -273,6 +274,12 @@ def _check_baked(arguments: Arguments, bake: Sequence[str]) -> None:
             )
 
 
+_NO_MODULE = (
+    "pass an nn.Module or a function; ONNX files and results of fx2onnx.export go to fx2onnx.optimize(file), "
+    "fx2onnx.quantize(file) or fx2onnx.verify(file, module, args)"
+)
+
+
 def as_module(module: Any) -> torch.nn.Module:
     """An ``nn.Module`` for whatever can be exported. Raises UserError E001."""
     if isinstance(module, torch.export.ExportedProgram):
@@ -280,7 +287,7 @@ def as_module(module: Any) -> torch.nn.Module:
     if isinstance(module, type) and issubclass(module, torch.nn.Module):
         name = module.__name__
         raise UserError(
-            "E001", f"{name} is a class, and no module", next=f"give an instance of it, such as {name}(...).eval()"
+            "E001", f"{name} is a class, not a module", next=f"give an instance of it, such as {name}(...).eval()"
         )
     parts = vars(module).get("_modules") if isinstance(module, torch.nn.Module) else None
     if isinstance(parts, dict) and "_orig_mod" in parts:  # of torch.compile
@@ -289,13 +296,13 @@ def as_module(module: Any) -> torch.nn.Module:
         return as_module(module.module)
     if isinstance(module, torch.nn.Module):
         return module
-    if callable(module):
+    if callable(module) and not isinstance(module, Shown):  # results of export are callable, too
         return _FunctionModule(module)
     is_state = isinstance(module, Mapping) and any(isinstance(value, torch.Tensor) for value in module.values())
     raise UserError(
         "E001",
-        f"an object of type {type(module).__name__} is no module",
-        next="build the module, then module.load_state_dict(...)" if is_state else "pass an nn.Module or a function",
+        f"an object of type {type(module).__name__} is not a module",
+        next="build the module, then module.load_state_dict(...)" if is_state else _NO_MODULE,
     )
 
 

@@ -253,8 +253,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         (torch.nn.Linear(3, 4), (), "E101", ["missing a required argument: 'input'"]),
         (torch.nn.Linear(3, 4), {"inputs": torch.ones(1, 3)}, "E101", ["inputs"]),
         (torch.nn.Linear(3, 4), (torch.ones(1, 5),), "E101", ["fake tensors", "RuntimeError"]),
-        ("not a module", (), "E001", ["str", "pass an nn.Module or a function"]),
-        (torch.nn.Linear(3, 4).state_dict(), (torch.ones(1, 3),), "E001", ["no module", "load_state_dict"]),
+        ("model.onnx", (), "E001", ["str", "pass an nn.Module or a function", "fx2onnx.optimize(file)"]),
+        (fx2onnx.export(torch.nn.ReLU(), (torch.ones(1),)), (), "E001", ["ExportResult is not a module", "optimize"]),
+        (torch.nn.ReLU, (torch.ones(1),), "E001", ["ReLU is a class", "ReLU(...).eval()"]),
+        (torch.nn.Linear(3, 4).state_dict(), (torch.ones(1, 3),), "E001", ["not a module", "load_state_dict"]),
     ],
 )
 def test_one_clear_error(module: Any, args: Any, code: str, words: list[str], tmp_path: Path) -> None:

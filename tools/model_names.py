@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 
-from fx2onnx.sources.registry import KINDS, NAMES
+from fx2onnx.sources.model_names import NAMES
+from fx2onnx.sources.registry import KINDS
 
 
 def collected() -> dict[str, list[str]]:
@@ -17,5 +19,9 @@ def collected() -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    lines = [f' "{kind}": {json.dumps(names)}' for kind, names in collected().items()]
-    NAMES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    found = collected()
+    packages = sorted({kind.package for kind in KINDS.values() if kind.package and kind.prefix in found})
+    versions = json.dumps({package: importlib.metadata.version(package) for package in packages})
+    lines = [f'  "{kind}": {json.dumps(names)}' for kind, names in found.items()]
+    text = ",\n".join(lines)
+    NAMES.write_text(f'{{\n "versions": {versions},\n "names": {{\n{text}\n }}\n}}\n', encoding="utf-8")

@@ -6,12 +6,11 @@ import ast
 import difflib
 import importlib
 import importlib.util
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, Protocol, cast
 from urllib.parse import parse_qsl
@@ -21,6 +20,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public
 from fx2onnx.files import pipeline_index
 from fx2onnx.sources import embedder_folder
+from fx2onnx.sources.model_names import close_specs, is_as_tabled, known_names, specs_named
 from fx2onnx.sources.source import WEIGHT_WORDS, Options, Source
 
 
@@ -135,7 +135,6 @@ FOLDERS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     ),
 }
 """By kind, what a folder of it holds, and whether one does: the first that fits is meant where the folder alone is given."""
-NAMES = Path(__file__).with_name("names.json")
 SAVED = (".pt2", ".pt", ".pth", ".ts", ".jit", ".torchscript")
 """How names of files end that are a source without ``file:``."""
 
@@ -230,6 +229,8 @@ def names(prefix: str) -> list[str]:
     kind = kind_of(prefix)
     if kind is None:
         fail_unknown("source kind", prefix, prefixes())
+    if kind.package is not None and is_as_tabled(prefix, kind.package):
+        return list(known_names()[prefix])
     return sorted(_builder(kind).names())
 
 
@@ -238,7 +239,7 @@ def fail_unknown(what: str, name: str, known: Iterable[str], *, hint: str = "") 
     known = list(known)
     close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
     steps = [f"did you mean {' or '.join(close)}?"] if close else []
-    elsewhere = [] if name in known else _elsewhere(name)
+    elsewhere = [] if name in known else specs_named(name)
     if elsewhere:
         steps.insert(0, f"{' and '.join(elsewhere)} {'has' if len(elsewhere) == 1 else 'have'} that name")
     if not close and len(known) <= 20:
@@ -293,7 +294,7 @@ def parsed(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
     if not colon or not name:
         if name == "" and prefix in prefixes():
             raise UserError("E601", f"'{spec}' names no model", next=f"fx2onnx list {prefix}")
-        meant = _elsewhere(body) or _close_elsewhere(body)
+        meant = specs_named(body) or close_specs(body)
         steps = [f"did you mean {' or '.join(meant)}?"] if meant else []
         raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=[*steps, _usage()])
     kind = kind_of(prefix)
@@ -315,23 +316,6 @@ def _functions_of(path: str) -> str:
 
 
 _RETURNS = "def make(): return module, (example_input,)"
-
-
-@cache
-def known_names() -> dict[str, list[str]]:
-    """Names of models by kind, as `make names` found them: nothing is imported to suggest one."""
-    found: dict[str, list[str]] = json.loads(NAMES.read_text(encoding="utf-8"))
-    return found
-
-
-def _elsewhere(name: str) -> list[str]:
-    return [f"{kind}:{name}" for kind, names in known_names().items() if name in names]
-
-
-def _close_elsewhere(name: str) -> list[str]:
-    every = [other for names in known_names().values() for other in names]
-    close = dict.fromkeys(difflib.get_close_matches(name, every, n=3, cutoff=0.75))
-    return [spec for other in close for spec in _elsewhere(other)][:5]
 
 
 def is_file(spec: str) -> bool:

@@ -7,7 +7,8 @@ import importlib.util
 from types import ModuleType
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources.registry import fail_unknown, known_names
+from fx2onnx.sources.model_names import known_names
+from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.source import Options, Source
 
 

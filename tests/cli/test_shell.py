@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 import warnings
@@ -116,6 +117,22 @@ def test_a_mistaken_source_leads_to_the_right_one(spec: str, said: str) -> None:
     error = error_of("export", spec, "-o", "net.onnx")
     assert error["code"] in ("E601", "E302")
     assert said in error["why"] + "\n".join(error["next"])
+
+
+def test_names_need_no_import_of_the_version_that_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Imported:
+        def names(self) -> list[str]:
+            return ["of_the_package"]
+
+    monkeypatch.setattr(registry, "_builder", lambda kind: Imported())
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    assert registry.names("timm") == registry.known_names()["timm"]
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.0.1")
+    assert registry.names("timm") == ["of_the_package"]
+    monkeypatch.undo()
+    monkeypatch.setattr(registry, "_builder", lambda kind: Imported())
+    monkeypatch.setitem(sys.modules, "timm", sys)  # it may have models of the user's
+    assert registry.names("timm") == ["of_the_package"]
 
 
 @pytest.mark.long

@@ -81,10 +81,9 @@ class Executor:
         state = plan.take_state()
         try:
             return state.run(feeds, self.call)
-        except KERNEL_FAULTS as error:
+        except (Fx2OnnxError, *KERNEL_FAULTS) as error:
             step = state.current_step()
-            args = [state.registers[index] if index >= 0 else None for index in step.inputs]
-            raise failed(step, args, error) from error
+            raise explained(error, step, [state.registers[i] if i >= 0 else None for i in step.inputs]) from error
         finally:
             plan.give_back(state)
 
@@ -129,12 +128,8 @@ class Executor:
         """
         try:
             return self.compute(step, args, observer, trace)
-        except Fx2OnnxError as error:
-            if error.node:
-                raise
-            raise with_node(error, step, args) from error
-        except KERNEL_FAULTS as error:
-            raise failed(step, args, error) from error
+        except (Fx2OnnxError, *KERNEL_FAULTS) as error:
+            raise explained(error, step, args) from error
 
     def compute(
         self, step: Step, args: list[Value], observer: Observer | None = None, trace: Trace | None = None
@@ -225,8 +220,10 @@ def dying_slots(program: Program, feeds: set[int]) -> list[list[int]]:
     return dying
 
 
-def failed(step: Step, args: Sequence[Value], error: BaseException) -> UserError:
-    """The error for a step that NumPy or Python refused."""
+def explained(error: BaseException, step: Step, args: Sequence[Value]) -> Fx2OnnxError:
+    """The error with its node, for a step that NumPy or Python refused or that is beyond a limit."""
+    if isinstance(error, Fx2OnnxError):
+        return error if error.node else with_node(error, step, args)
     return UserError(
         "E403",
         f"{step.op_type} failed",

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
-import heapq
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import call, length_hint
 from typing import Any
 
 import numpy as np
 
+from fx2onnx.runner.arena import ALIGN_BYTES, Buffer, assign_offsets
 from fx2onnx.runner.trace import Trace, is_plain, plain_call
 from fx2onnx.semantics.limits import check_bytes
 from fx2onnx.semantics.reading.program import Program, Step
-from fx2onnx.semantics.registry import Prepared
+from fx2onnx.semantics.registry import Calls, Prepared, outputs_of
 from fx2onnx.semantics.types import Array, Spec, Value
 
 MAX_IDLE_STATES = 2
 """Arenas kept for concurrent runs of one plan; further ones are freed after use."""
 
+
+COPIED_BYTES = 1 << 15
+"""Feeds, outputs and results of ``alloc`` kernels up to this size have a place in the arena and are copied: a copy costs less than
+what steps save whose memory stays where it is.
+"""
 
 MAX_BASES = 64
 """Buffers in which one value may lie; those of a value with more are never used again, which keeps planning linear."""
@@ -53,7 +58,9 @@ class Plan:
         self._bases: dict[int, frozenset[int]] = {}
         self._longest: dict[int, list[tuple[int, int]]] = {}
         self.last_use = _last_uses(program)
-        self._outputs = frozenset(program.outputs)
+        self._large_outputs = {index for index in program.outputs if not self._is_copied(index)}
+        for index in filter(self._is_copied, self.feeds):
+            self._give_buffer(index, 0)
         for step in program.steps:
             self._add(step)
         for index in program.outputs:
@@ -63,6 +70,17 @@ class Plan:
         check_bytes(self.arena_bytes, "the arena of activations")
         self._idle: list[State] = []
         self._lock = threading.Lock()
+
+    def _is_copied(self, index: int) -> bool:
+        """Return whether the value is of plain numbers, and so small that it is copied where its memory would be another each time."""
+        shape, dtype = self.trace.specs.get(index, ((), _OBJECT))
+        return not dtype.hasobject and math.prod(shape) * dtype.itemsize <= COPIED_BYTES
+
+    def _give_buffer(self, index: int, position: int) -> None:
+        shape, dtype = self.trace.specs[index]
+        number = self.buffer_of[index] = len(self.buffers)
+        self.buffers.append(Buffer(math.prod(shape) * dtype.itemsize, position, position))
+        self._share([index], frozenset((number,)))
 
     def _add(self, step: Step) -> None:
         outputs = [index for index in step.outputs if index >= 0]
@@ -78,12 +96,14 @@ class Plan:
             if not step.bodies and all(index in self.trace.specs for index in outputs):
                 action.kind = "view"
             self._share(outputs, bases if not step.bodies else self._bases_of(step.inputs[: step.n_inputs]))
-        elif len(outputs) == len(step.outputs) and all(index in self.trace.specs for index in outputs):
+        elif len(outputs) == len(step.outputs) and all(
+            index in self.trace.specs and not self.trace.specs[index][1].hasobject for index in outputs
+        ):
             action.prepared = self.trace.prepared.get(step.index)
             if action.prepared is None and kernel.infer is not None:
                 action.prepared = Prepared(plain_call(kernel.fn, step.attrs))
-            if action.prepared is not None:
-                action.kind = "into"
+            if action.prepared is not None or all(map(self._is_copied, outputs)):
+                action.kind = "into" if action.prepared is not None else "copied"
                 self._place(action, position)
         self.actions.append(action)
 
@@ -105,20 +125,17 @@ class Plan:
 
     def _place(self, action: Action, position: int) -> None:
         """Buffers for outputs and scratch."""
-        prepared = action.prepared
-        assert prepared is not None
         action.outs = action.step.outputs
         for number, index in enumerate(action.outs):
-            shape, dtype = self.trace.specs[index]
-            if index in self._outputs:
+            if index in self._large_outputs:
                 continue
             shared = self._inplace_buffer(action, index) if number == 0 else None
             if shared is None:
-                shared = len(self.buffers)
-                self.buffers.append(Buffer(math.prod(shape) * dtype.itemsize, position, position))
-            self.buffer_of[index] = shared
-            self._share([index], frozenset((shared,)))
-        for shape, dtype in prepared.scratch:
+                self._give_buffer(index, position)
+            else:
+                self.buffer_of[index] = shared
+                self._share([index], frozenset((shared,)))
+        for shape, dtype in action.prepared.scratch if action.prepared is not None else ():
             number = len(self.buffers)
             self.buffers.append(Buffer(math.prod(shape) * dtype.itemsize, position, position))
             self.scratch_specs[number] = (shape, dtype)
@@ -126,7 +143,10 @@ class Plan:
 
     def _inplace_buffer(self, action: Action, out: int) -> int | None:
         """The buffer of an input that may be overwritten: it dies here, alone owns its buffer, and looks like ``out``."""
-        assert action.prepared is not None
+        if (
+            action.prepared is None or math.prod(self.trace.specs[out][0]) == 1
+        ):  # one number in place takes NumPy twice as long
+            return None
         step = action.step
         allowed = step.kernel.inplace if action.prepared.inplace is None else action.prepared.inplace
         for place in allowed:
@@ -154,6 +174,9 @@ class Plan:
         with self._lock:
             if len(self._idle) < MAX_IDLE_STATES:
                 self._idle.append(state)
+
+
+_OBJECT = np.dtype(object)
 
 
 def _last_uses(program: Program) -> dict[int, int]:
@@ -193,16 +216,16 @@ class State:
         self.fresh = [
             (index, *specs[index], index in plan.trace.channels_last)
             for index in dict.fromkeys(program.outputs)
-            if index in written
+            if index in written and index not in self.fixed
         ]
         self.steps: list[tuple[Callable[[], None], Step]] = []
         kept = {*plan.feeds, *program.outputs}
         for action in plan.actions:
-            bound = self._bind(action)
-            if bound is None:
-                continue
             step = action.step
-            self.steps.append((bound, step))
+            bound = self._bind(action)
+            if not bound:
+                continue
+            self.steps += [(each, step) for each in bound]
             dead = [
                 index
                 for index in dict.fromkeys((*step.inputs, *step.outputs))
@@ -214,47 +237,67 @@ class State:
             if dead:
                 self.steps.append((functools.partial(_forget, self.registers, dead), step))
         self.position = 0
-        self.calls = [call for call, _ in self.steps]
+        self.calls = [each for each, _ in self.steps]
+        self.copied = [(place, self.registers[index]) for place, index in enumerate(plan.feeds) if index in self.fixed]
+        self.given = [(place, index) for place, index in enumerate(plan.feeds) if index not in self.fixed]
         self.owned = {index for index, *_ in self.fresh}
         self.volatile = [index for index in range(len(program.slots)) if index not in self.fixed]
         self.run_step: Callable[[Step, list[Value]], list[Value]] | None = None
 
-    def _bind(self, action: Action) -> Callable[[], None] | None:
+    def _bind(self, action: Action) -> Sequence[Callable[[], Any]]:
+        """The calls of a step: none for a view of memory that stays where it is."""
         step, registers = action.step, self.registers
         inputs = step.inputs
-        if action.kind == "into":
-            prepared = action.prepared
-            assert prepared is not None
-            scratch = []
-            for number in action.scratch:
-                buffer = self.plan.buffers[number]
-                part = self.arena[buffer.offset : buffer.offset + buffer.size_bytes]
-                scratch.append(shaped(part, *self.plan.scratch_specs[number], False))
-            if all(index in self.fixed or index < 0 for index in (*inputs, *action.outs)):
-                outs = [registers[index] for index in action.outs]
-                args = [registers[index] if index >= 0 else None for index in inputs]
-                if not scratch and is_plain(prepared.fn):
-                    return functools.partial(step.kernel.fn, outs, *args, **step.attrs)
-                return functools.partial(prepared.fn, outs, scratch, *args)
-            return functools.partial(_call_into, prepared.fn, registers, action.outs, inputs, scratch)
-        if action.kind == "view" and all(index in self.fixed or index < 0 for index in inputs):
-            args = [registers[index] if index >= 0 else None for index in inputs]
-            results = step.kernel.fn(*args, **step.attrs)
-            results = results if isinstance(results, tuple) else (results,)
-            if all(_is_view(result, args) for result in results):
-                for index, result in zip(step.outputs, results, strict=False):
-                    if index >= 0:
-                        registers[index] = result
-                        self.fixed.add(index)
-                return None
-        return functools.partial(self._call_step, step)
+        if not all(index in self.fixed or index < 0 for index in (*inputs, *action.outs)):
+            return [self._late(action)]
+        args = [registers[index] if index >= 0 else None for index in inputs]
+        outs: list[Any] = [registers[index] for index in action.outs]
+        if action.prepared is not None:
+            fn, operands, attrs = action.prepared.fn, (outs, self._scratch(action), *args), {}
+            if is_plain(fn):
+                fn, operands, attrs = step.kernel.fn, (outs, *args), step.attrs
+            return fn.bind(*operands, **attrs) if isinstance(fn, Calls) else [functools.partial(fn, *operands, **attrs)]
+        compute = functools.partial(step.kernel.fn, *args, **step.attrs)
+        if action.kind == "view":
+            results = outputs_of(compute()) if all(i < 0 or i in self.plan.trace.known for i in inputs[1:]) else ()
+            if not results or not all(isinstance(result, np.ndarray) for result in results):
+                return [self._late(action)]
+            outs = [result if _is_view(result, args) else np.empty_like(result) for result in results]
+            if sum(out.nbytes for out, result in zip(outs, results, strict=True) if out is not result) > COPIED_BYTES:
+                return [self._late(action)]
+            for index, out in zip(step.outputs, outs, strict=False):
+                if index >= 0:
+                    registers[index] = out
+                    self.fixed.add(index)
+            if all(out is result for out, result in zip(outs, results, strict=True)):
+                return []
+        elif action.kind != "copied":
+            return [self._late(action)]
+        return [functools.partial(_compute_and_copy, compute, outs)]
 
-    def _call_step(self, step: Step) -> None:
+    def _scratch(self, action: Action) -> list[Array]:
+        made = []
+        for number in action.scratch:
+            buffer = self.plan.buffers[number]
+            part = self.arena[buffer.offset : buffer.offset + buffer.size_bytes]
+            made.append(shaped(part, *self.plan.scratch_specs[number], False))
+        return made
+
+    def _late(self, action: Action) -> Callable[[], None]:
+        """The call of a step that finds its operands in the registers at each run."""
+        if action.prepared is None:
+            return functools.partial(self._call_step, action.step, action.outs)
+        arguments = self.registers, action.outs, action.step.inputs, self._scratch(action)
+        return functools.partial(_call_into, action.prepared.fn, *arguments)
+
+    def _call_step(self, step: Step, copied: Sequence[int]) -> None:
         assert self.run_step is not None
         registers = self.registers
         results = self.run_step(step, [registers[index] if index >= 0 else None for index in step.inputs])
         for index, result in zip(step.outputs, results, strict=False):
-            if index >= 0:
+            if index in copied:
+                np.copyto(registers[index], result)
+            elif index >= 0:
                 registers[index] = result
 
     def current_step(self) -> Step:
@@ -265,18 +308,19 @@ class State:
         """The outputs; they share memory with nothing."""
         registers = self.registers
         self.run_step = run_step
-        for index, value in zip(self.plan.feeds, feeds, strict=True):
-            registers[index] = value
+        for place, memory in self.copied:
+            np.copyto(memory, feeds[place])
+        for place, index in self.given:
+            registers[index] = feeds[place]
         for index, shape, dtype, channels_last in self.fresh:
             registers[index] = shaped(
                 np.empty(math.prod(shape) * dtype.itemsize, np.uint8), shape, dtype, channels_last
             )
-        position = 0
+        steps = iter(self.calls)
         try:
-            for position, call in enumerate(self.calls):  # noqa: B007
-                call()
+            deque(map(call, steps), 0)
         finally:
-            self.position = position
+            self.position = len(self.calls) - length_hint(steps) - 1
         outputs: list[Value] = []
         given: set[int] = set()
         for index in self.plan.program.outputs:
@@ -311,10 +355,13 @@ def own(value: Value, is_owned: bool) -> Value:
     return np.ascontiguousarray(value).reshape(value.shape) if is_owned else np.array(value, order="C")
 
 
-def _is_view(result: Value, args: Sequence[Value]) -> bool:
-    return isinstance(result, np.ndarray) and (
-        result.size == 0 or any(isinstance(arg, np.ndarray) and np.may_share_memory(result, arg) for arg in args)
-    )
+def _is_view(result: Array, args: Sequence[Value]) -> bool:
+    return result.size == 0 or any(isinstance(arg, np.ndarray) and np.may_share_memory(result, arg) for arg in args)
+
+
+def _compute_and_copy(compute: Callable[[], Any], outs: Sequence[Array]) -> None:
+    for out, result in zip(outs, outputs_of(compute()), strict=False):
+        np.copyto(out, result)
 
 
 def _forget(registers: list[Value], slots: Sequence[int]) -> None:
@@ -327,72 +374,3 @@ def _call_into(
     fn: Callable[..., None], registers: list[Value], outs: Sequence[int], inputs: Sequence[int], scratch: list[Array]
 ) -> None:
     fn([registers[index] for index in outs], scratch, *[registers[i] if i >= 0 else None for i in inputs])
-
-
-ALIGN_BYTES = 64
-"""A cache line, and the widest vector register."""
-
-
-@dataclass(slots=True)
-class Buffer:
-    """Memory that is in use from step ``start`` to step ``end``, both included."""
-
-    size_bytes: int
-    start: int
-    end: int
-    offset: int = -1
-
-
-MAX_LOOKS = 4_000_000
-"""Looks at buffers that were placed before, 0.3 s of them: their number grows by the square of that of the buffers, so the
-offsets of a very large model are found by a faster rule."""
-
-
-def assign_offsets(buffers: Sequence[Buffer]) -> int:
-    """Give each buffer an offset; returns the arena's size in bytes."""
-    total = _lowest_gaps(buffers)
-    return _size_classes(buffers) if total is None else total
-
-
-def _size_classes(buffers: Sequence[Buffer]) -> int:
-    """By start, each in the memory of a dead buffer whose size has as many bits, or behind all others."""
-    total = 0
-    free: dict[int, list[int]] = {}
-    alive: list[tuple[int, int, int]] = []
-    for buffer in sorted(buffers, key=lambda b: b.start):
-        while alive and alive[0][0] < buffer.start:
-            _, bits, offset = heapq.heappop(alive)
-            free.setdefault(bits, []).append(offset)
-        bits = (max(buffer.size_bytes, ALIGN_BYTES) - 1).bit_length()
-        if free.get(bits):
-            buffer.offset = free[bits].pop()
-        else:
-            buffer.offset, total = total, total + (1 << bits)
-        heapq.heappush(alive, (buffer.end, bits, buffer.offset))
-    return total
-
-
-def _lowest_gaps(buffers: Sequence[Buffer]) -> int | None:
-    """The largest first, each in the lowest gap; None where that takes too long."""
-    placed: list[Buffer] = []
-    total, looks = 0, 0
-    for buffer in sorted(buffers, key=lambda b: (-b.size_bytes, b.start)):
-        size = -(-max(buffer.size_bytes, 1) // ALIGN_BYTES) * ALIGN_BYTES
-        offset, seen = 0, len(placed)
-        for place, other in enumerate(placed):  # sorted by offset
-            if other.end < buffer.start or buffer.end < other.start:
-                continue
-            if offset + size <= other.offset:
-                seen = place
-                break
-            offset = max(offset, other.offset + -(-max(other.size_bytes, 1) // ALIGN_BYTES) * ALIGN_BYTES)
-        looks += seen
-        if looks > MAX_LOOKS:
-            return None
-        buffer.offset = offset
-        total = max(total, offset + size)
-        bisect.insort_right(placed, buffer, key=_OFFSET)
-    return total
-
-
-_OFFSET = attrgetter("offset")

@@ -212,8 +212,8 @@ class InferenceSession:
     def check_feeds(self, input_feed: Mapping[str, Any]) -> list[Value]:
         """The feeds as arrays in the order of the program's inputs. Raises: UserError E401."""
         feeds = self._checker.check(input_feed)
-        named = [(index, self._program.slots[index].name) for index in self._program.inputs]
-        return [feeds[name] if name in feeds else self._program.defaults[index] for index, name in named]
+        inputs = zip(self._program.inputs, self._checker.args, strict=True)
+        return [feeds[name] if name in feeds else self._program.defaults[index] for index, name in inputs]
 
     def run_with_ort_values(
         self,

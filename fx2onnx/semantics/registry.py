@@ -6,6 +6,7 @@ arrays that may share memory with its inputs; ``alloc`` returns fresh arrays.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -43,6 +44,26 @@ class Kernel:
     """Given constant inputs and the shapes, returns a faster callable with the same contract, or None."""
     extras: frozenset[str] = field(default_factory=frozenset)
     """Which of ``n_outputs``, ``version``, ``out_types`` the function takes beside the attributes."""
+
+
+class Calls:
+    """A kernel, or ``Prepared.fn``, by the NumPy calls that compute it.
+
+    ``bind`` takes what the function takes and returns the calls with their operands. It reads no values: a plan whose memory stays
+    where it is binds once, and makes the calls at each run.
+    """
+
+    def __init__(self, bind: Callable[..., Sequence[Callable[[], Any]]]) -> None:
+        functools.update_wrapper(self, bind)
+        self.bind = bind
+
+    def __call__(self, *args: Any, **attrs: Any) -> None:
+        run_all(self.bind(*args, **attrs))
+
+
+def run_all(calls: Iterable[Callable[[], Any]]) -> None:
+    for call in calls:
+        call()
 
 
 PRIVATE_DOMAIN = "fx2onnx"
@@ -84,7 +105,7 @@ def kernel(
     def register(fn: Function) -> Function:
         if (domain, op_type) in _later:
             importlib.import_module(_later[domain, op_type])
-        names = _parameters(fn)
+        names = _parameters(fn.bind if isinstance(fn, Calls) else fn)
         extras = frozenset(name for name in _EXTRAS if name in names)
         for version in (since,) if isinstance(since, int) else since:
             versions = _table.setdefault((domain, op_type), {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fx2onnx.runner.plan import Buffer
+from fx2onnx.runner.arena import Buffer
 
 
 def overlaps(buffers: Sequence[Buffer]) -> list[tuple[int, int]]:

@@ -25,13 +25,14 @@ from test_backend_cases import cases, data_sets
 from test_ml import MAKERS
 
 import fx2onnx.runner as ort
+from fx2onnx.runner.arena import Buffer, assign_offsets
 from fx2onnx.runner.execute import Executor
-from fx2onnx.runner.plan import Buffer, Plan, assign_offsets
+from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.trace import Trace
 from fx2onnx.semantics import kernels
 from fx2onnx.semantics.kernels import contrib
 from fx2onnx.semantics.reading.program import Program, Step
-from fx2onnx.semantics.registry import Facts, Prepared, all_kernels, outputs_of
+from fx2onnx.semantics.registry import Calls, Facts, Prepared, all_kernels, outputs_of, run_all
 from fx2onnx.semantics.schemas import STANDARD_DOMAINS
 from fx2onnx.semantics.types import as_value
 
@@ -64,6 +65,26 @@ def check_fresh(results: list[Any], given: list[Any]) -> None:
         for arg in given:
             if isinstance(result, np.ndarray) and isinstance(arg, np.ndarray):
                 assert not np.may_share_memory(result, arg), "an alloc kernel returned its input"
+
+
+def check_bound(fn: Any, outs: list[Any], changing: list[Any], fixed: list[Any], attrs: Any) -> None:
+    """Calls that are bound before there is anything in their operands give what the function gives of it afterwards."""
+    for is_dense in (True, False):
+        memory = [None if arg is None else memory_like(arg, is_dense) for arg in changing]
+        calls = fn.bind(outs, *memory, *fixed, **attrs)
+        for place, arg in zip(memory, changing, strict=True):
+            if arg is not None:
+                np.copyto(place, arg)
+        run_all(calls)
+        given = bits(outs)
+        fn(outs, *memory, *fixed, **attrs)
+        assert given == bits(outs), "what is bound has read its operands"
+
+
+def memory_like(arg: np.ndarray, is_dense: bool) -> np.ndarray:
+    if arg.dtype.hasobject:
+        return np.empty_like(arg)
+    return poisoned(arg.shape, arg.dtype, 0xA5) if is_dense else poisoned(arg.shape[::-1], arg.dtype, 0xA5).T
 
 
 class Attacker(Executor):
@@ -116,6 +137,8 @@ class Attacker(Executor):
                 kernel.fn(out, *[shared if i == place else arg for i, arg in enumerate(given)], **attrs)
                 assert bits(out) == bits(runs[0]), f"overwriting input {place} changes the result"
                 ATTACKED_INPLACE.add((kernel.op_type, place))
+        if isinstance(kernel.fn, Calls):
+            check_bound(kernel.fn, [o.copy() for o in runs[0]], given, [], attrs)
         if kernel.prepare is not None:
             self.attack_prepared(step, given, runs[0])
         return runs[0]
@@ -142,6 +165,9 @@ class Attacker(Executor):
         assert bits(runs[0]) == bits(runs[1]) == bits(runs[2]), "the result depends on garbage"
         for one, other in zip(runs[0], wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        if isinstance(prepared.fn, Calls):
+            bind = Calls(lambda outs, x, *rest: prepared.fn.bind(outs, scratch, x, *rest))  # type: ignore[attr-defined]
+            check_bound(bind, out, given[:1], given[1:], {})
 
 
 ATTACKED_INPLACE: set[tuple[str, int]] = set()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from overlaps import overlaps
 
-from fx2onnx.runner import InferenceSession, plan
-from fx2onnx.runner.plan import MAX_LOOKS, Buffer, assign_offsets
+from fx2onnx.runner import InferenceSession, arena
+from fx2onnx.runner.arena import MAX_LOOKS, Buffer, assign_offsets
 
 SHAPE = (4, 6)
 
@@ -158,7 +158,7 @@ def test_planning_takes_time_by_the_length_of_the_graph() -> None:
 @pytest.mark.long_cases("4000000")
 @pytest.mark.parametrize("looks", [MAX_LOOKS, 0])
 def test_many_buffers_do_not_overlap(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "MAX_LOOKS", looks)
+    monkeypatch.setattr(arena, "MAX_LOOKS", looks)
     generator = np.random.default_rng(0)
     starts = np.sort(generator.integers(0, 3000, 8000))
     sizes, lengths = generator.integers(0, 5000, starts.size), generator.geometric(0.05, starts.size)

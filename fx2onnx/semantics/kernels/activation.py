@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.elementwise import Outs, broadcast_first, check_same_dtype, select
-from fx2onnx.semantics.registry import kernel, same_as_first
+from fx2onnx.semantics.kernels.elementwise import Call, Outs, broadcast_first, check_same_dtype, each, select
+from fx2onnx.semantics.kernels.newer_numpy import clip
+from fx2onnx.semantics.registry import Calls, kernel, same_as_first
 from fx2onnx.semantics.types import NARROW_FLOATS, Array, narrowed, widen
 
 _F = np.float32
@@ -24,27 +26,25 @@ def scalar(value: float, x: Array) -> Array:
 
 WIDE = "fd"
 """The dtypes, by their characters, that NumPy clips in one vectorised pass; a maximum with a scalar takes three times as long."""
-FEW = 2048
-"""Elements up to which ``np.maximum`` is no slower, as ``np.clip`` takes longer to call."""
 BOUNDS = {char: [np.asarray(bound, char) for bound in (0, np.inf, -np.inf, 1)] for char in WIDE}
 
 
 def positive_part(x: Array, out: Array) -> None:
     """out = max(x, 0); NaN stays NaN."""
-    if x.dtype.char in WIDE and x.size > FEW:
+    if x.dtype.char in WIDE:
         zero, most, *_ = BOUNDS[x.dtype.char]
-        np.clip(x, zero, most, out=out)
+        clip(x, zero, most, out)
     else:
-        np.maximum(x, scalar(0, x), out=out)
+        np.maximum(x, scalar(0, x), out)
 
 
 def negative_part(x: Array, out: Array) -> None:
     """out = min(x, 0); NaN stays NaN."""
-    if x.dtype.char in WIDE and x.size > FEW:
+    if x.dtype.char in WIDE:
         zero, _, least, _ = BOUNDS[x.dtype.char]
-        np.clip(x, least, zero, out=out)
+        clip(x, least, zero, out)
     else:
-        np.minimum(x, scalar(0, x), out=out)
+        np.minimum(x, scalar(0, x), out)
 
 
 def by_tiles(x: Array, out: Array, tile: Callable[[Array, Array, Array], None]) -> None:
@@ -62,53 +62,59 @@ def by_tiles(x: Array, out: Array, tile: Callable[[Array, Array, Array], None]) 
 
 
 @kernel("Relu", kind="into", infer=same_as_first, inplace=(0,), elementwise=True)
-def relu(out: Outs, x: Array, **_: Any) -> None:
+@Calls
+def relu(out: Outs, x: Array, **_: Any) -> list[Call]:
     """out[0] = max(x, 0)."""
-    positive_part(x, out[0])
+    if x.dtype.char in WIDE:
+        return [each(clip, out[0], x, *BOUNDS[x.dtype.char][:2])]
+    return [each(np.maximum, out[0], x, scalar(0, x))]
+
+
+def _sigmoid_of_narrow(x: Array, out: Array) -> None:
+    wide = x.astype(_F)
+    out[...] = (_F(1) / (_F(1) + np.exp(-wide))).astype(x.dtype)
 
 
 @kernel("Sigmoid", kind="into", infer=same_as_first, inplace=(0,), elementwise=True)
-def sigmoid(out: Outs, x: Array, **_: Any) -> None:
+@Calls
+def sigmoid(out: Outs, x: Array, **_: Any) -> list[Call]:
     """out[0] = 1 / (1 + exp(-x)). exp overflows to inf, which gives the right 0."""
-    y = out[0]
+    y, one = out[0], scalar(1, x)
     if x.dtype in NARROW_FLOATS:
-        wide = x.astype(_F)
-        y[...] = (_F(1) / (_F(1) + np.exp(-wide))).astype(x.dtype)
-        return
-    np.negative(x, out=y)
-    np.exp(y, out=y)
-    np.add(y, scalar(1, x), out=y)
-    np.divide(scalar(1, x), y, out=y)
+        return [functools.partial(_sigmoid_of_narrow, x, y)]
+    return [each(np.negative, y, x), each(np.exp, y, y), each(np.add, y, y, one), each(np.divide, y, one, y)]
 
 
 @kernel("HardSigmoid", kind="into", infer=same_as_first, inplace=(0,), elementwise=True)
-def hard_sigmoid(out: Outs, x: Array, *, alpha: float = 0.2, beta: float = 0.5, **_: Any) -> None:
+@Calls
+def hard_sigmoid(out: Outs, x: Array, *, alpha: float = 0.2, beta: float = 0.5, **_: Any) -> list[Call]:
     """out[0] = clip(alpha * x + beta, 0, 1)."""
     y = out[0]
-    np.multiply(x, scalar(alpha, x), out=y)
-    np.add(y, scalar(beta, x), out=y)
+    line = [each(np.multiply, y, x, scalar(alpha, x)), each(np.add, y, y, scalar(beta, x))]
     if x.dtype.char in WIDE:
-        np.clip(y, BOUNDS[x.dtype.char][0], BOUNDS[x.dtype.char][3], out=y)
-        return
-    np.maximum(y, scalar(0, x), out=y)
-    np.minimum(y, scalar(1, x), out=y)
+        return [*line, each(clip, y, y, *BOUNDS[x.dtype.char][::3])]
+    return [*line, each(np.maximum, y, y, scalar(0, x)), each(np.minimum, y, y, scalar(1, x))]
 
 
 @kernel("HardSwish", 14, kind="into", infer=same_as_first, elementwise=True)
-def hard_swish(out: Outs, x: Array) -> None:
+@Calls
+def hard_swish(out: Outs, x: Array) -> list[Call]:
     """out[0] = x * clip(x / 6 + 0.5, 0, 1)."""
-    hard_sigmoid(out, x, alpha=1 / 6, beta=0.5)
-    np.multiply(out[0], x, out=out[0])
+    return [*hard_sigmoid.bind(out, x, alpha=1 / 6, beta=0.5), each(np.multiply, out[0], out[0], x)]
 
 
 @kernel("LeakyRelu", kind="into", infer=same_as_first, elementwise=True)
-def leaky_relu(out: Outs, x: Array, *, alpha: float = 0.01, **_: Any) -> None:
+@Calls
+def leaky_relu(out: Outs, x: Array, *, alpha: float = 0.01, **_: Any) -> list[Call]:
     """out[0] = x where x >= 0 else alpha * x."""
-    np.multiply(x, scalar(alpha, x), out=out[0])
+    scaled = each(np.multiply, out[0], x, scalar(alpha, x))
     if x.dtype.char in WIDE and 0 < alpha < math.inf:
-        (np.maximum if alpha <= 1 else np.minimum)(x, out[0], out=out[0])
-    else:
-        np.copyto(out[0], x, where=x >= 0)
+        return [scaled, each(np.maximum if alpha <= 1 else np.minimum, out[0], x, out[0])]
+    return [scaled, functools.partial(_put_positive, out[0], x)]
+
+
+def _put_positive(out: Array, x: Array) -> None:
+    np.copyto(out, x, where=x >= 0)
 
 
 @kernel("PRelu", 7, kind="into", infer=broadcast_first, elementwise=True)
@@ -246,23 +252,25 @@ def swish(x: Array, *, alpha: float = 1.0) -> Array:
 
 
 @kernel("Clip", 11, kind="into", infer=same_as_first, inplace=(0,), elementwise=True)
-def clip(out: Outs, x: Array, low: Array | None = None, high: Array | None = None) -> None:
+@Calls
+def clip_(out: Outs, x: Array, low: Array | None = None, high: Array | None = None) -> list[Call]:
     """out[0] = min(max(x, low), high)."""
     bounds = [bound for bound in (low, high) if bound is not None]
     check_same_dtype((x, *bounds))
     if any(bound.size != 1 for bound in bounds):
         raise ValueError("min and max must be scalars")
-    source = x
-    if low is not None and high is not None and x.dtype.kind in "fiu" and x.dtype not in NARROW_FLOATS:
-        np.clip(x, low.reshape(()), high.reshape(()), out=out[0])
-        return
-    if low is not None:
-        np.maximum(source, low.reshape(()), out=out[0])
-        source = out[0]
-    if high is not None:
-        np.minimum(source, high.reshape(()), out=out[0])
-    elif low is None:
-        np.copyto(out[0], x)
+    if x.dtype.kind in "fiu" and x.dtype not in NARROW_FLOATS and bounds and (len(bounds) > 1 or x.dtype.char in WIDE):
+        low, high = (
+            (BOUNDS[x.dtype.char][2] if low is None else low),
+            (BOUNDS[x.dtype.char][1] if high is None else high),
+        )
+        return [each(clip, out[0], x, low, high)]
+    ufuncs = [ufunc for bound, ufunc in ((low, np.maximum), (high, np.minimum)) if bound is not None]
+    made = [
+        each(ufunc, out[0], out[0] if place else x, bound)
+        for place, (ufunc, bound) in enumerate(zip(ufuncs, bounds, strict=True))
+    ]
+    return made or [functools.partial(np.copyto, out[0], x)]
 
 
 @kernel("Clip", 1)

@@ -16,7 +16,7 @@ from fx2onnx.semantics.kernels.elementwise import Outs, check_same_dtype
 from fx2onnx.semantics.kernels.threads import spread
 from fx2onnx.semantics.kernels.windows import Window, conv_window, pad_spatial, resolve_window
 from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.registry import PRIVATE_DOMAIN, find_kernel, kernel
+from fx2onnx.semantics.registry import PRIVATE_DOMAIN, find_kernel, kernel, run_all
 from fx2onnx.semantics.types import NARROW_FLOATS, Array, Spec, narrowed, widen
 
 
@@ -56,10 +56,10 @@ def convolve(x: Array, w: Array, window: Window, group: int, y: Array) -> None:
     padded = pad_spatial(x, window.before, window.after)
     weight = np.ascontiguousarray(w).reshape(group, w.shape[0] // group, -1)
     if y.flags.c_contiguous:
-        window_products(padded, weight, window, y)
+        run_all(window_products(padded, weight, window, y))
     else:
         flat = np.empty(y.shape, y.dtype)
-        window_products(padded, weight, window, flat)
+        run_all(window_products(padded, weight, window, flat))
         y[...] = flat
 
 

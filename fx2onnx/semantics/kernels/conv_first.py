@@ -6,41 +6,52 @@ axis; all groups are multiplied in one call.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.elementwise import Outs
-from fx2onnx.semantics.kernels.threads import are_several, multiply, spread
+from fx2onnx.semantics.kernels.elementwise import Call, Outs
+from fx2onnx.semantics.kernels.threads import are_several, product, spread, whole_product
 from fx2onnx.semantics.kernels.windows import COLUMN_BLOCK_BYTES, Window, window_view
-from fx2onnx.semantics.registry import Prepared
+from fx2onnx.semantics.registry import Calls, Prepared, run_all
 from fx2onnx.semantics.types import FLOAT32, Array, Spec
 
 PLANE_BLOCK_BYTES = 1 << 18
 """Depthwise taps run over as many channels as fit: the planes, the sum and a product stay in the L2 cache."""
 
-Finish = Callable[[Array, slice], None]
-"""Applies bias and activation to [N, channels, ...] in place; the slice says which channels."""
+Finish = Callable[[Array, slice], list[Call]]
+"""The calls that apply bias and activation to [N, channels, ...] in place; the slice says which channels."""
 
 
-def nothing(y: Array, channels: slice) -> None:
+def nothing(y: Array, channels: slice) -> list[Call]:
     """No bias and no activation."""
+    return []
 
 
-def pad_into(padded: Array, x: Array, window: Window) -> Array:
-    """x copied into scratch with zeros around its spatial axes."""
+def in_blocks(places: Sequence[tuple[int, int]], block: Callable[[int, int, bool], list[Call]]) -> list[Call]:
+    """The calls of all blocks of (sample, start). On several threads, which cannot share scratch, each block has its own."""
+    if len(places) > 1 and are_several():
+        return [partial(spread, [partial(_run_block, block, place) for place in places])]
+    return [call for place in places for call in block(*place, False)]
+
+
+def _run_block(block: Callable[[int, int, bool], list[Call]], place: tuple[int, int]) -> None:
+    run_all(block(*place, True))
+
+
+def pad_into(padded: Array, x: Array, window: Window) -> list[Call]:
+    """The calls that copy x into scratch with zeros around its spatial axes."""
     inner: tuple[slice, ...] = (slice(None), slice(None))
+    calls: list[Call] = []
     for low, high, dim in zip(window.before, window.after, x.shape[2:], strict=True):
-        if low:
-            padded[(*inner, slice(0, low))] = 0
-        if high:
-            padded[(*inner, slice(low + dim, None))] = 0
+        edges = [slice(0, low)] if low else []
+        edges += [slice(low + dim, None)] if high else []
+        calls += [partial(padded[(*inner, edge)].fill, 0) for edge in edges]
         inner = (*inner, slice(low, low + dim))
-    padded[inner] = x
-    return padded
+    return [*calls, partial(np.copyto, padded[inner], x)]
 
 
 def padded_shape(shape: Sequence[int], window: Window) -> tuple[int, ...]:
@@ -65,8 +76,8 @@ def column_shape(shape: Sequence[int], window: Window, itemsize: int = 4) -> tup
 
 def window_products(
     x: Array, weight: Array, window: Window, y: Array, columns: Array | None = None, finish: Finish = nothing
-) -> None:
-    """y = the convolution of x, which is padded already.
+) -> list[Call]:
+    """The calls of y = the convolution of x, which is padded already.
 
     Shapes:  x [N, C, *dims], weight [groups, outs, taps], y [N, groups * outs, *out] in C order, columns as ``column_shape``.
     """
@@ -74,31 +85,31 @@ def window_products(
     inner = math.prod(window.out[1:])
     target = y.reshape(batch, groups, outs, window.out[0] * inner)
     if math.prod(window.kernel) == math.prod(window.strides) == 1 and x.flags.c_contiguous:
-        multiply(weight, x.reshape(batch, groups, taps, math.prod(x.shape[2:])), target)
-        finish(y, slice(None))
-        return
+        source = x.reshape(batch, groups, taps, math.prod(x.shape[2:]))
+        return [product(*_matrices(weight, source, target)), *finish(y, slice(None))]
     n = len(window.out)
     arranged = window_view(x, window).transpose(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
     samples, rows = block_of(x.shape, window, x.dtype.itemsize)
-    if columns is None or are_several():  # threads cannot share the columns of a block
-        own: Array | None = None
-    else:
-        own = columns.reshape(-1)
+    if columns is None:
+        columns = np.empty(column_shape(x.shape, window, x.dtype.itemsize), x.dtype)
+    shared = columns.reshape(-1)
 
-    def do(sample: int, start: int) -> None:
+    def block(sample: int, start: int, is_own: bool) -> list[Call]:
         cut = arranged[sample : sample + samples][(slice(None),) * (2 + n) + (slice(start, start + rows),)]
-        column = np.empty(cut.size, x.dtype) if own is None else own[: cut.size]
-        np.copyto(column.reshape(cut.shape), cut)
+        column = np.empty(cut.size, x.dtype) if is_own else shared[: cut.size]
         part = target[sample : sample + samples, :, :, start * inner : (start + rows) * inner]
-        np.matmul(weight, column.reshape(len(cut), groups, taps, math.prod(cut.shape[2 + n :])), out=part)
-        whole = y[sample : sample + samples]
-        finish(whole[(slice(None), slice(None), slice(start, start + rows))], slice(None))
+        right = column.reshape(len(cut), groups, taps, math.prod(cut.shape[2 + n :]))
+        whole = y[sample : sample + samples][(slice(None), slice(None), slice(start, start + rows))]
+        copy = partial(np.copyto, column.reshape(cut.shape), cut)
+        return [copy, whole_product(*_matrices(weight, right, part)), *finish(whole, slice(None))]
 
-    if samples >= batch > 0 and rows >= window.out[0]:
-        do(0, 0)
-        return
     places = [(sample, start) for sample in range(0, batch, samples) for start in range(0, window.out[0], rows)]
-    spread([functools.partial(do, *place) for place in places])
+    return in_blocks(places, block)
+
+
+def _matrices(weight: Array, right: Array, out: Array) -> tuple[Array, Array, Array]:
+    """The operands [groups, *, *], [N, groups, *, *], [N, groups, *, *] as matrices where there is one of each."""
+    return (weight[0], right[0, 0], out[0, 0]) if len(weight) == len(right) == 1 else (weight, right, out)
 
 
 def prepare_products(shape: Sequence[int], weight: Array, window: Window, finish: Finish = nothing) -> Prepared:
@@ -107,11 +118,11 @@ def prepare_products(shape: Sequence[int], weight: Array, window: Window, finish
     if window.is_padded:
         scratch.append((padded_shape(shape, window), FLOAT32))
 
-    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
-        source = pad_into(room[1], x, window) if window.is_padded else x
-        window_products(source, weight, window, out[0], room[0], finish)
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        begin, source = (pad_into(room[1], x, window), room[1]) if window.is_padded else ([], x)
+        return [*begin, *window_products(source, weight, window, out[0], room[0], finish)]
 
-    return Prepared(call, tuple(scratch), inplace=())
+    return Prepared(Calls(calls), tuple(scratch), inplace=())
 
 
 def prepare_taps(shape: Sequence[int], taps: Array, window: Window, finish: Finish = nothing) -> Prepared:
@@ -134,51 +145,49 @@ def prepare_taps(shape: Sequence[int], taps: Array, window: Window, finish: Fini
         phase = [a % s for a, s in zip(at, strides, strict=True)]
         offset = sum(a // s * step for a, s, step in zip(at, strides, line, strict=True))
         reads.append((int(np.ravel_multi_index(phase, strides)), offset))
-    block = max(1, min(channels, PLANE_BLOCK_BYTES // (4 * max(length, 1))))
+    block_size = max(1, min(channels, PLANE_BLOCK_BYTES // (4 * max(length, 1))))
     phases = math.prod(strides)
     scratch: tuple[Spec, ...] = (
         ((phases, batch, channels, *plane), FLOAT32),
-        ((block, out[0] * line[0]), FLOAT32),
-        ((block, length), FLOAT32),
+        ((block_size, out[0] * line[0]), FLOAT32),
+        ((block_size, length), FLOAT32),
     )
     valid = tuple(slice(0, dim) for dim in out)
     weights = np.ascontiguousarray(taps.T)[:, :, None]
 
-    def call(outs: Outs, room: list[Array], x: Array, *_: Any) -> None:
-        planes, y, whole = room[0], outs[0], room[1]
-        fill_phases(planes, x, window)
+    def calls(outs: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        planes, y, shared = room[0], outs[0], room[1]
         flat = planes.reshape(phases, batch, channels, math.prod(planes.shape[3:]))
-        own = are_several()  # threads cannot share the sums of a block
 
-        def do(sample: int, start: int) -> None:
-            count = min(block, channels - start)
-            total = (np.empty_like(whole) if own else whole)[:count]
-            product = (np.empty((count, length), FLOAT32) if own else room[2])[:count]
+        def block(sample: int, start: int, is_own: bool) -> list[Call]:
+            count = min(block_size, channels - start)
+            total = (np.empty_like(shared) if is_own else shared)[:count]
+            product = (np.empty((count, length), FLOAT32) if is_own else room[2])[:count]
+            sums, made = total[:, :length], []
             for number, (phase, offset) in enumerate(reads):
                 source = flat[phase, sample, start : start + count, offset : offset + length]
-                weight = weights[number, start : start + count]
+                made.append(
+                    partial(np.multiply, source, weights[number, start : start + count], product if number else sums)
+                )
                 if number:
-                    np.multiply(source, weight, out=product)
-                    np.add(total[:, :length], product, out=total[:, :length])
-                else:
-                    np.multiply(source, weight, out=total[:, :length])
+                    made.append(partial(np.add, sums, product, sums))
             target = y[sample : sample + 1, start : start + count]
-            np.copyto(target[0], total.reshape(count, out[0], *plane[1:])[(slice(None), *valid)])
-            finish(target, slice(start, start + count))
+            valid_sums = total.reshape(count, out[0], *plane[1:])[(slice(None), *valid)]
+            return [*made, partial(np.copyto, target[0], valid_sums), *finish(target, slice(start, start + count))]
 
-        spread([functools.partial(do, sample, start) for sample in range(batch) for start in range(0, channels, block)])
+        places = [(sample, start) for sample in range(batch) for start in range(0, channels, block_size)]
+        return [*fill_phases(planes, x, window), *in_blocks(places, block)]
 
-    return Prepared(call, scratch, inplace=())
+    return Prepared(Calls(calls), scratch, inplace=())
 
 
-def fill_phases(planes: Array, x: Array, window: Window) -> None:
-    """planes [phases, N, C, *plane] = x with zeros around it; plane (a, b) has the rows a, a + stride, ..., columns b, ..."""
+def fill_phases(planes: Array, x: Array, window: Window) -> list[Call]:
+    """The calls of planes [phases, N, C, *plane] = x with zeros around it; plane (a, b) has the rows a, a + stride, ..., columns b, ..."""
     ragged = any(
         (dim + low + high) % s
         for dim, low, high, s in zip(x.shape[2:], window.before, window.after, window.strides, strict=True)
     )
-    if window.is_padded or ragged:
-        planes.fill(0)
+    calls: list[Call] = [partial(planes.fill, 0)] if window.is_padded or ragged else []
     for number, phase in enumerate(np.ndindex(*window.strides)):
         source: list[slice] = []
         target: list[slice] = []
@@ -187,4 +196,6 @@ def fill_phases(planes: Array, x: Array, window: Window) -> None:
             count = len(range(first, dim, step))
             source.append(slice(first, dim, step))
             target.append(slice((first + low) // step, (first + low) // step + count))
-        np.copyto(planes[number][(slice(None), slice(None), *target)], x[(slice(None), slice(None), *source)])
+        inner = planes[number][(slice(None), slice(None), *target)]
+        calls.append(partial(np.copyto, inner, x[(slice(None), slice(None), *source)]))
+    return calls

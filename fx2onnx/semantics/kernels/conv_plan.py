@@ -7,20 +7,22 @@ before or after it stays as [N, C, *dims] (``conv_first.py``).
 
 from __future__ import annotations
 
-import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fx2onnx.semantics.kernels.activation import relu, sigmoid
-from fx2onnx.semantics.kernels.conv_first import Finish, pad_into, prepare_products, prepare_taps
+from fx2onnx.semantics.kernels.conv_first import Finish, in_blocks, pad_into, prepare_products, prepare_taps
 from fx2onnx.semantics.kernels.conv_first import padded_shape as padded_first
-from fx2onnx.semantics.kernels.elementwise import Outs
-from fx2onnx.semantics.kernels.threads import are_several, multiply, spread
+from fx2onnx.semantics.kernels.elementwise import Call, Outs, each, reshaped
+from fx2onnx.semantics.kernels.newer_numpy import clip
+from fx2onnx.semantics.kernels.threads import product, whole_product
 from fx2onnx.semantics.kernels.windows import COLUMN_BLOCK_BYTES, Window, conv_window, window_view
-from fx2onnx.semantics.registry import Facts, Prepared
+from fx2onnx.semantics.registry import Calls, Facts, Prepared, run_all
 from fx2onnx.semantics.types import FLOAT32, Array, Spec
 
 ROW_BLOCK_BYTES = 1 << 18
@@ -32,8 +34,8 @@ MANY_POSITIONS = 2048
 SHORT_RUN = 32
 """Columns whose runs of ``kw * ins`` numbers are shorter are made from [N, C, H, W], where runs are lines of the output."""
 
-Epilogue = Callable[[Array, Array], None]
-"""Applies bias and activation to a block [rows, C] in place; the second argument is scratch of its shape."""
+Epilogue = Callable[[Array, Array], list[Call]]
+"""The calls that apply bias and activation to a block [rows, C] in place; the second argument is scratch of its shape."""
 
 
 def fold_batch_norm(w: Array, bias: Array | None, norm: Sequence[Array | None], epsilon: float) -> tuple[Array, Array]:
@@ -55,39 +57,33 @@ convolved with is scaled, and no output.
 _SHIFT, _NONE, _TOP = (np.asarray(number, FLOAT32) for number in (0.5 / HARD_SWISH, 0.0, 1 / HARD_SWISH))
 
 
-def _scaled_hard_swish(y: Array, scratch: Array) -> None:
-    np.add(y, _SHIFT, out=scratch)
-    np.clip(scratch, _NONE, _TOP, out=scratch)
-    np.multiply(y, scratch, out=y)
+def _scaled_hard_swish(y: Array, scratch: Array) -> list[Call]:
+    return [
+        each(np.add, scratch, y, _SHIFT),
+        each(clip, scratch, scratch, _NONE, _TOP),
+        each(np.multiply, y, y, scratch),
+    ]
 
 
-ACTIVATIONS: dict[str, Callable[[Array, Array], None]] = {
-    "Relu": lambda y, scratch: relu([y], y),
+ACTIVATIONS: dict[str, Callable[[Array, Array], Sequence[Call]]] = {
+    "Relu": lambda y, scratch: relu.bind([y], y),
     "HardSwish": _scaled_hard_swish,
-    "Sigmoid": lambda y, scratch: sigmoid([y], y),
+    "Sigmoid": lambda y, scratch: sigmoid.bind([y], y),
 }
 
 
 def epilogue(bias: Array, activation: str, bounds: tuple[float, float] | None) -> Epilogue:
     """Bias, then the activation; Clip's bounds come as numbers."""
     has_bias = bool(bias.any())
-    if activation == "Clip" and bounds is not None:
-        low, high = (np.asarray(bound, FLOAT32) for bound in bounds)
-
-        def clip(y: Array, scratch: Array) -> None:
-            np.add(y, bias, out=y)
-            np.clip(y, low, high, out=y)
-
-        return clip
+    limits = [np.asarray(bound, FLOAT32) for bound in bounds or ()] if activation == "Clip" else []
     function = ACTIVATIONS.get(activation)
 
-    def apply(y: Array, scratch: Array) -> None:
-        if has_bias:
-            np.add(y, bias, out=y)
-        if function is not None:
-            function(y, scratch)
+    def calls(y: Array, scratch: Array) -> list[Call]:
+        made = [each(np.add, y, y, bias)] if has_bias else []
+        made += [each(clip, y, y, *limits)] if limits else []
+        return [*made, *function(y, scratch)] if function is not None else made
 
-    return apply
+    return calls
 
 
 def nhwc(x: Array) -> Array:
@@ -98,15 +94,14 @@ def nhwc(x: Array) -> Array:
 def finish_first(bias: Array, activation: str, bounds: tuple[float, float] | None, ndim: int) -> Finish:
     """The epilogue of an output [N, C, *dims], some channels at a time."""
     lines = bias.reshape(-1, *(1,) * (ndim - 2))
-    needs_room = activation == "HardSwish"
-    made: dict[tuple[int | None, int | None], Epilogue] = {}
 
-    def apply(y: Array, channels: slice) -> None:
-        key = channels.start, channels.stop
-        act = made.get(key) or made.setdefault(key, epilogue(lines[channels], activation, bounds))
-        act(y, np.empty_like(y) if needs_room else y)
+    def calls(y: Array, channels: slice) -> list[Call]:
+        act = epilogue(lines[channels], activation, bounds)
+        if activation == "HardSwish":
+            return [lambda: run_all(act(y, np.empty_like(y)))]
+        return act(y, y)
 
-    return apply
+    return calls
 
 
 def prepare_conv(facts: Facts) -> Prepared | None:
@@ -191,17 +186,9 @@ def _padded_shape(shape: Sequence[int], window: Window) -> tuple[int, int, int, 
     return (n, h + window.before[0] + window.after[0], w + window.before[1] + window.after[1], c)
 
 
-def _fill_padded(padded: Array, x: Array, window: Window) -> Array:
-    """x copied into channels-last scratch with zeros around it."""
-    top, left = window.before
-    height, width = x.shape[2:]
-    if window.is_padded:
-        padded[:, :top] = 0
-        padded[:, top + height :] = 0
-        padded[:, top : top + height, :left] = 0
-        padded[:, top : top + height, left + width :] = 0
-    np.copyto(padded[:, top : top + height, left : left + width], nhwc(x))
-    return padded
+def _fill_padded(padded: Array, x: Array, window: Window) -> list[Call]:
+    """The calls that copy x into channels-last scratch with zeros around it."""
+    return pad_into(padded.transpose(0, 3, 1, 2), x, window)
 
 
 def _pointwise(shape: Sequence[int], weights: Array, window: Window, finish: Epilogue) -> Prepared:
@@ -214,19 +201,19 @@ def _pointwise(shape: Sequence[int], weights: Array, window: Window, finish: Epi
         scratch.append((_padded_shape(shape, window), FLOAT32))
         scratch.append(((points, ins), FLOAT32))
 
-    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
         y = nhwc(out[0]).reshape(points, outs)
         if is_plain:
-            rows = nhwc(x).reshape(points, ins)
+            rows, made = reshaped(nhwc(x), (points, ins))
         else:
-            source = _fill_padded(room[1], x, window) if window.is_padded else nhwc(x)
+            made = _fill_padded(room[1], x, window) if window.is_padded else []
+            source = room[1] if window.is_padded else nhwc(x)
             cut = source[:, ::step_h, ::step_w][:, : window.out[0], : window.out[1]]
-            np.copyto(room[2].reshape(cut.shape), cut)
             rows = room[2]
-        multiply(rows, weights, y)
-        finish(y, room[0])
+            made.append(partial(np.copyto, rows.reshape(cut.shape), cut))
+        return [*made, product(rows, weights, y), *finish(y, room[0])]
 
-    return Prepared(call, tuple(scratch), channels_last=True, inplace=())
+    return Prepared(Calls(calls), tuple(scratch), channels_last=True, inplace=())
 
 
 def _columns(shape: Sequence[int], weights: Array, window: Window, finish: Epilogue) -> Prepared:
@@ -242,27 +229,26 @@ def _columns(shape: Sequence[int], weights: Array, window: Window, finish: Epilo
         ((block * ow, outs), FLOAT32),
     )
 
-    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
-        padded, columns, spare = _fill_padded(room[0], x, window), room[1], room[2]
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        padded, columns, spare = room
         sn, sy, sx, sc = padded.strides
         view = np.lib.stride_tricks.as_strided(
             padded, (shape[0], oh, ow, kh, kw, ins), (sn, sy * sh, sx * sw, sy * dh, sx * dw, sc), writeable=False
         )
         target = nhwc(out[0])
-        own = are_several()  # threads cannot share the columns of a block
 
-        def do(sample: int, start: int) -> None:
+        def one(sample: int, start: int, is_own: bool) -> list[Call]:
             stop = min(start + block, oh)
             rows = (stop - start) * ow
-            part = np.empty_like(columns[:rows]) if own else columns[:rows]
-            np.copyto(part.reshape(stop - start, ow, kh, kw, ins), view[sample, start:stop])
+            part = np.empty_like(columns[:rows]) if is_own else columns[:rows]
             y = target[sample, start:stop].reshape(rows, outs)
-            np.matmul(part, weights, out=y)
-            finish(y, np.empty_like(y) if own else spare[:rows])
+            copy = partial(np.copyto, part.reshape(stop - start, ow, kh, kw, ins), view[sample, start:stop])
+            return [copy, whole_product(part, weights, y), *finish(y, np.empty_like(y) if is_own else spare[:rows])]
 
-        spread([functools.partial(do, sample, start) for sample in range(shape[0]) for start in range(0, oh, block)])
+        places = [(sample, start) for sample in range(shape[0]) for start in range(0, oh, block)]
+        return [*_fill_padded(padded, x, window), *in_blocks(places, one)]
 
-    return Prepared(call, scratch, channels_last=True, inplace=())
+    return Prepared(Calls(calls), scratch, channels_last=True, inplace=())
 
 
 def _few_channels(shape: Sequence[int], weights: Array, window: Window, finish: Epilogue) -> Prepared:
@@ -276,23 +262,23 @@ def _few_channels(shape: Sequence[int], weights: Array, window: Window, finish: 
     )
     transposed = weights.T
 
-    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
-        arranged = window_view(pad_into(room[0], x, window), window).transpose(0, 1, 4, 5, 2, 3)
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        arranged = window_view(room[0], window).transpose(0, 1, 4, 5, 2, 3)
         target = nhwc(out[0])
-        own = are_several()  # threads cannot share the columns of a block
 
-        def do(sample: int, start: int) -> None:
+        def one(sample: int, start: int, is_own: bool) -> list[Call]:
             cut = arranged[sample, :, :, :, start : start + block]
             rows = cut.shape[-2] * ow
-            columns = np.empty((taps, rows), FLOAT32) if own else room[1].reshape(-1)[: taps * rows].reshape(taps, rows)
-            np.copyto(columns.reshape(cut.shape), cut)
+            columns = np.empty(taps * rows, FLOAT32) if is_own else room[1].reshape(-1)[: taps * rows]
             y = target[sample, start : start + block].reshape(rows, outs)
-            np.matmul(columns.T, transposed, out=y)
-            finish(y, np.empty_like(y) if own else room[2][:rows])
+            copy = partial(np.copyto, columns.reshape(cut.shape), cut)
+            multiply = whole_product(columns.reshape(taps, rows).T, transposed, y)
+            return [copy, multiply, *finish(y, np.empty_like(y) if is_own else room[2][:rows])]
 
-        spread([functools.partial(do, sample, start) for sample in range(shape[0]) for start in range(0, oh, block)])
+        places = [(sample, start) for sample in range(shape[0]) for start in range(0, oh, block)]
+        return [*pad_into(room[0], x, window), *in_blocks(places, one)]
 
-    return Prepared(call, scratch, channels_last=True, inplace=())
+    return Prepared(Calls(calls), scratch, channels_last=True, inplace=())
 
 
 def depthwise_last(shape: Sequence[int], taps: Array, window: Window, finish: Epilogue) -> Prepared:
@@ -305,34 +291,32 @@ def depthwise_last(shape: Sequence[int], taps: Array, window: Window, finish: Ep
     padded_shape = _padded_shape(shape, window)
     scratch: tuple[Spec, ...] = ((padded_shape, FLOAT32), ((block * ow, channels), FLOAT32))
 
-    def rows_of(padded: Array, sample: int, start: int, stop: int, y: Array, room: Array) -> None:
+    def rows_of(padded: Array, sample: int, start: int, stop: int, y: Array, room: Array) -> list[Call]:
         spare = room[: y.shape[0] * ow].reshape(y.shape)
-        for i in range(kh):
+        made: list[Call] = []
+        for i, j in np.ndindex(kh, kw):
             lines = padded[sample, start * sh + i * dh : (stop - 1) * sh + i * dh + 1 : sh]
-            for j in range(kw):
-                source = lines[:, j : j + ow]
-                if i == j == 0:
-                    np.multiply(source, tiled[0, 0], out=y)
-                else:
-                    np.multiply(source, tiled[i, j], out=spare)
-                    np.add(y, spare, out=y)
+            made.append(partial(np.multiply, lines[:, j : j + ow], tiled[i, j], spare if i or j else y))
+            if i or j:
+                made.append(partial(np.add, y, spare, y))
+        return made
 
-    def call(out: Outs, room: list[Array], x: Array, *_: Any) -> None:
-        padded = _fill_padded(room[0], x, window)
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        padded, made = room[0], _fill_padded(room[0], x, window)
         target = nhwc(out[0])
         sn, sy, sx, sc = padded.strides
         view = np.lib.stride_tricks.as_strided(
             padded, (shape[0], oh, ow, kh, kw, channels), (sn, sy * sh, sx * sw, sy * dh, sx * dw, sc), writeable=False
         )
-        for sample in range(shape[0]):
-            for start in range(0, oh, block):
-                stop = min(start + block, oh)
-                y = target[sample, start:stop]
-                if by_rows:
-                    rows_of(padded, sample, start, stop, y, room[1])
-                else:
-                    np.einsum("hwijc,ijc->hwc", view[sample, start:stop], taps, out=y)
-                rows = (stop - start) * ow
-                finish(y.reshape(rows, channels), room[1][:rows])
+        for sample, start in itertools.product(range(shape[0]), range(0, oh, block)):
+            stop = min(start + block, oh)
+            y = target[sample, start:stop]
+            if by_rows:
+                made += rows_of(padded, sample, start, stop, y, room[1])
+            else:
+                made.append(partial(np.einsum, "hwijc,ijc->hwc", view[sample, start:stop], taps, out=y))
+            rows = (stop - start) * ow
+            made += finish(y.reshape(rows, channels), room[1][:rows])
+        return made
 
-    return Prepared(call, scratch, channels_last=True, inplace=())
+    return Prepared(Calls(calls), scratch, channels_last=True, inplace=())

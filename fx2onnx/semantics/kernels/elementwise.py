@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.registry import Infer, kernel, same_as_first
+from fx2onnx.semantics.registry import Calls, Infer, kernel, same_as_first
 from fx2onnx.semantics.types import NARROW_INTS, Array, Spec, is_float, narrowed, numpy_dtype_of_code, widen
 
 Outs = list[Array]
@@ -48,6 +49,28 @@ def broadcast_bool(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequenc
 
 def bool_like_first(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     return ((inputs[0].shape, BOOL),)
+
+
+Call = Callable[[], Any]
+
+
+def each(function: Callable[..., Any], out: Array, *operands: Array) -> Call:
+    """The call ``function(*operands, out)`` of an element-wise function. Where no axis matters, arrays are lines, and a single
+    operand among many has no axes: NumPy takes a third of the time to see how they fit together.
+    """
+    if out.flags.c_contiguous and all(
+        one.size == 1 or (one.size == out.size and one.flags.c_contiguous) for one in operands
+    ):
+        line = (out.size,)
+        operands = tuple(one.reshape(() if one.size == 1 < out.size else line) for one in operands)
+        out = out.reshape(line)
+    return functools.partial(function, *operands, out)
+
+
+def reshaped(x: Array, shape: Sequence[int]) -> tuple[Array, list[Call]]:
+    """x in another shape, and the call that copies it there where that is no view."""
+    y = x.reshape(shape)
+    return y, [] if np.may_share_memory(x, y) else [functools.partial(np.copyto, y.reshape(x.shape), x)]
 
 
 def _reciprocal(x: Array, out: Array) -> None:
@@ -123,22 +146,22 @@ COMPARE: dict[str, tuple[int, Callable[..., Any]]] = {
 
 
 def _register_unary(op_type: str, ufunc: Callable[..., Any]) -> None:
-    def call(out: Outs, x: Array, **_: Any) -> None:
-        ufunc(x, out=out[0])
+    def calls(out: Outs, x: Array, **_: Any) -> list[Call]:
+        return [each(ufunc, out[0], x)]
 
-    call.__doc__ = f"out[0] = {ufunc.__name__}(x), elementwise."
+    calls.__doc__ = f"out[0] = {ufunc.__name__}(x), elementwise."
     since = UNARY_SINCE.get(op_type, 1)
-    kernel(op_type, since, kind="into", infer=same_as_first, inplace=(0,), elementwise=True)(call)
+    kernel(op_type, since, kind="into", infer=same_as_first, inplace=(0,), elementwise=True)(Calls(calls))
 
 
 def _register_binary(
     op_type: str, since: int, ufunc: Callable[..., Any], infer: Infer, inplace: tuple[int, ...] = ()
 ) -> None:
-    def call(out: Outs, a: Array, b: Array, **_: Any) -> None:
-        ufunc(a, b, out=out[0])
+    def calls(out: Outs, a: Array, b: Array, **_: Any) -> list[Call]:
+        return [each(ufunc, out[0], a, b)]
 
-    call.__doc__ = f"out[0] = {op_type}(a, b) with NumPy broadcasting."
-    kernel(op_type, since, kind="into", infer=infer, inplace=inplace, elementwise=True)(call)
+    calls.__doc__ = f"out[0] = {op_type}(a, b) with NumPy broadcasting."
+    kernel(op_type, since, kind="into", infer=infer, inplace=inplace, elementwise=True)(Calls(calls))
 
     def legacy(a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0, **_: Any) -> Array:
         b = align_legacy(a, b, axis, broadcast)
@@ -194,38 +217,37 @@ def bit_shift(a: Array, b: Array, *, direction: str) -> Array:
     return np.asarray(np.left_shift(a, b) if direction == "LEFT" else np.right_shift(a, b))
 
 
-def _fold(ufunc: Callable[..., Any], arrays: Sequence[Array]) -> Array:
-    check_same_dtype(arrays)
-    check_shape(broadcast_shape(arrays), arrays[0].dtype)
-    total = arrays[0]
-    for array in arrays[1:]:
-        total = ufunc(total, array)
-    return total.copy() if len(arrays) == 1 else np.asarray(total)
+def _folded(ufunc: Callable[..., Any], out: Array, arrays: Sequence[Array]) -> list[Call]:
+    """out = the operands joined by the ufunc, from the left."""
+    if len(arrays) == 1:
+        return [functools.partial(np.copyto, out, arrays[0])]
+    return [each(ufunc, out, *arrays[:2]), *(each(ufunc, out, out, array) for array in arrays[2:])]
 
 
 def _register_fold(op_type: str, ufunc: Callable[..., Any], what: str) -> None:
-    def call(*arrays: Array, **_: Any) -> Array:
-        return _fold(ufunc, arrays)
+    def calls(out: Outs, *arrays: Array, **_: Any) -> list[Call]:
+        made = _folded(ufunc, out[0], arrays)
+        return (
+            [*made, each(np.divide, out[0], out[0], np.asarray(len(arrays), out[0].dtype))]
+            if op_type == "Mean"
+            else made
+        )
 
-    call.__doc__ = f"The elementwise {what}."
-    kernel(op_type)(call)
+    calls.__doc__ = f"out[0] = the elementwise {what}."
+    kernel(op_type, kind="into", infer=broadcast_same, elementwise=True)(Calls(calls))
 
 
 _register_fold("Max", np.maximum, "maximum; NaN wins")
 _register_fold("Min", np.minimum, "minimum; NaN wins")
 _register_fold("Sum", np.add, "sum")
-
-
-@kernel("Mean")
-def mean(*arrays: Array, **_: Any) -> Array:
-    """The elementwise mean."""
-    return np.asarray(_fold(np.add, arrays) / np.asarray(len(arrays), arrays[0].dtype))
+_register_fold("Mean", np.add, "mean")
 
 
 @kernel("IsNaN", 9, kind="into", infer=bool_like_first, elementwise=True)
-def is_nan(out: Outs, x: Array) -> None:
+@Calls
+def is_nan(out: Outs, x: Array) -> list[Call]:
     """out[0] = x is NaN."""
-    np.not_equal(x, x, out=out[0])
+    return [each(np.not_equal, out[0], x, x)]
 
 
 @kernel("IsInf", 10)

@@ -23,7 +23,7 @@ from fx2onnx.semantics.kernels.integer_products import (
     to_int32,
 )
 from fx2onnx.semantics.kernels.windows import Window, conv_window, pad_spatial
-from fx2onnx.semantics.registry import Facts, Prepared, kernel
+from fx2onnx.semantics.registry import Facts, Prepared, kernel, run_all
 from fx2onnx.semantics.types import FLOAT32, Array, Spec
 
 
@@ -56,7 +56,8 @@ class _IntegerConvolution:
             window = self.window
             wide = np.empty(y.shape, np.float64)
             weights = self.weights.astype(np.float64).reshape(self.group, len(self.weights) // self.group, -1)
-            window_products(pad_spatial(x.astype(np.float64), window.before, window.after), weights, window, wide)
+            padded = pad_spatial(x.astype(np.float64), window.before, window.after)
+            run_all(window_products(padded, weights, window, wide))
             return wide
         total: Array | None = None
         if self.slices[0][1].channels_last:

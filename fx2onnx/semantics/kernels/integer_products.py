@@ -15,6 +15,7 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.elementwise import Outs
 from fx2onnx.semantics.kernels.matmul import matmul_shape
+from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.threads import multiply
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, Facts, Prepared, kernel
 from fx2onnx.semantics.types import FLOAT32, NARROW_INTS, Array, Dtype, Spec, is_integer, widen
@@ -87,7 +88,7 @@ def rounded_to_bounds(x: Array, zero: Array | None, low: float, high: float) -> 
     np.rint(x, out=x)
     if zero is not None and zero.any():
         np.add(x, zero, out=x)
-    np.clip(x, np.asarray(low, x.dtype), np.asarray(high, x.dtype), out=x)
+    clip(x, np.asarray(low, x.dtype), np.asarray(high, x.dtype), x)
 
 
 def requantize(sums: Array, factor: Array, zero: Array, out: Array) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.elementwise import Outs, check_same_dtype
-from fx2onnx.semantics.kernels.threads import multiply
+from fx2onnx.semantics.kernels.elementwise import Call, Outs, check_same_dtype, each
+from fx2onnx.semantics.kernels.threads import product
 from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.registry import Calls, kernel
 from fx2onnx.semantics.types import NARROW_FLOATS, Array, Spec, narrowed, widen
 
 
@@ -31,13 +32,17 @@ def _matmul_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence
     return ((matmul_shape(inputs[0].shape, inputs[1].shape), inputs[0].dtype),)
 
 
+def _narrow_product(a: Array, b: Array, out: Array) -> None:
+    out[...] = np.matmul(widen(a), widen(b)).astype(a.dtype)
+
+
 @kernel("MatMul", kind="into", infer=_matmul_infer)
-def matmul(out: Outs, a: Array, b: Array) -> None:
+@Calls
+def matmul(out: Outs, a: Array, b: Array) -> list[Call]:
     """out[0] = a @ b, batched by broadcasting. Numerics: narrow floats are multiplied in float32."""
     if a.dtype in NARROW_FLOATS:
-        out[0][...] = np.matmul(widen(a), widen(b)).astype(a.dtype)
-    else:
-        multiply(a, b, out[0])
+        return [functools.partial(_narrow_product, a, b, out[0])]
+    return [product(a, b, out[0])]
 
 
 def gemm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
@@ -51,7 +56,23 @@ def gemm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Sp
     return (((rows, columns), a.dtype),)
 
 
+def _narrow_gemm(left: Array, right: Array, c: Array | None, alpha: float, beta: float, y: Array) -> None:
+    wide = np.matmul(widen(left), widen(right)) * np.float32(alpha)
+    if c is not None:
+        wide = wide + widen(c) * np.float32(beta)
+    y[...] = wide.astype(y.dtype)
+
+
+def _scale(y: Array, factor: float) -> None:
+    y[...] = (y * factor).astype(y.dtype)
+
+
+def _add_scaled(y: Array, c: Array, factor: float) -> None:
+    np.add(y, (c * np.asarray(factor)).astype(c.dtype), out=y)
+
+
 @kernel("Gemm", kind="into", infer=gemm_infer)
+@Calls
 def gemm(
     out: Outs,
     a: Array,
@@ -63,25 +84,22 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
     **_: Any,
-) -> None:
+) -> list[Call]:
     """out[0] = alpha * op(a) @ op(b) + beta * c, where op transposes if asked to."""
     left, right = a.T if transA else a, b.T if transB else b
     y = out[0]
     if a.dtype in NARROW_FLOATS:
-        wide = np.matmul(widen(left), widen(right)) * np.float32(alpha)
-        if c is not None:
-            wide = wide + widen(c) * np.float32(beta)
-        y[...] = wide.astype(a.dtype)
-        return
-    multiply(left, right, y)
-    if alpha != 1.0:
-        if y.dtype.kind in "iu":
-            y[...] = (y * alpha).astype(y.dtype)
-        else:
-            np.multiply(y, np.asarray(alpha, y.dtype), out=y)
-    if c is not None and beta != 0.0:
-        scaled = c if beta == 1.0 else (c * np.asarray(beta)).astype(c.dtype)
-        np.add(y, scaled, out=y)
+        return [functools.partial(_narrow_gemm, left, right, c, alpha, beta, y)]
+    calls = [product(left, right, y)]
+    if alpha != 1.0 and y.dtype.kind in "iu":
+        calls.append(functools.partial(_scale, y, alpha))
+    elif alpha != 1.0:
+        calls.append(each(np.multiply, y, y, np.asarray(alpha, y.dtype)))
+    if c is not None and beta == 1.0:
+        calls.append(each(np.add, y, y, c))
+    elif c is not None and beta != 0.0:
+        calls.append(functools.partial(_add_scaled, y, c, beta))
+    return calls
 
 
 @kernel("Einsum", 12)

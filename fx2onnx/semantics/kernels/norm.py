@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.elementwise import Outs
+from fx2onnx.semantics.kernels.elementwise import Call, Outs, each, reshaped
 from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.kernels.softmax import check_axis
-from fx2onnx.semantics.registry import Facts, Prepared, kernel
+from fx2onnx.semantics.registry import Calls, Facts, Prepared, kernel
 from fx2onnx.semantics.types import FLOAT32, NARROW_FLOATS, Array, Spec, narrowed, numpy_dtype_of_code, widen
 
 
@@ -37,26 +38,27 @@ def _prepare_layer_norm(facts: Facts) -> Prepared | None:
         return None
     shape, axis = spec[0], check_axis(attrs.get("axis", -1), len(spec[0]))
     matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
-    width = np.asarray(matrix[1], FLOAT32)
-    epsilon, one = np.asarray(attrs.get("epsilon", 1e-5), FLOAT32), np.ones((), FLOAT32)
+    share = np.full((matrix[1], 1), 1 / matrix[1], FLOAT32)
+    width, least = (np.asarray(value, FLOAT32) for value in (matrix[1], matrix[1] * attrs.get("epsilon", 1e-5)))
+    root = np.sqrt(width)
 
-    def call(out: Outs, _: list[Array], x: Array, weight: Array, bias: Array | None = None) -> None:
-        y = out[0]
-        rows, flat = x.reshape(matrix), y.reshape(matrix)
-        mean = np.add.reduce(rows, axis=-1, keepdims=True)
-        np.divide(mean, width, mean)
-        np.subtract(rows, mean, flat)
-        variance = vecdot(flat, flat)[:, None]
-        np.divide(variance, width, variance)
-        np.add(variance, epsilon, variance)
-        np.sqrt(variance, variance)
-        np.divide(one, variance, variance)
-        np.multiply(flat, variance, flat)
-        np.multiply(y, weight, y)
-        if bias is not None:
-            np.add(y, bias, y)
+    def calls(out: Outs, room: list[Array], x: Array, weight: Array, bias: Array | None = None) -> list[Call]:
+        y, (mean, scale) = out[0], room
+        (rows, made), flat = reshaped(x, matrix), y.reshape(matrix)
+        dots = partial(vecdot, flat, flat, scale[:, 0])
+        made += [
+            partial(np.dot, rows, share, mean),
+            each(np.subtract, flat, rows, mean),
+            partial(np.dot, flat, flat.T, scale) if len(flat) == 1 else dots,
+            each(np.add, scale, scale, least),
+            each(np.sqrt, scale, scale),
+            each(np.divide, scale, root, scale),
+            each(np.multiply, flat, flat, scale),
+            each(np.multiply, y, y, weight),
+        ]
+        return made if bias is None else [*made, each(np.add, y, y, bias)]
 
-    return Prepared(call)
+    return Prepared(Calls(calls), (((matrix[0], 1), FLOAT32),) * 2)
 
 
 @kernel("LayerNormalization", 17, kind="into", infer=_layer_norm_infer, inplace=(0,), prepare=_prepare_layer_norm)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -78,11 +77,7 @@ class Recurrence:
         self.hidden: int = r.shape[2] if given is None else given
         self.check("W", w, n_gates * self.hidden, self.x.shape[2])
         self.check("R", r, n_gates * self.hidden, self.hidden)
-        self.lengths = None if lengths is None else lengths.reshape(-1)
-        if self.lengths is not None and (
-            self.lengths.size != self.batch or (self.lengths < 0).any() or (self.lengths > self.steps).any()
-        ):
-            raise ValueError("sequence_lens do not fit the input")
+        self.lengths = None if lengths is None else self.checked_lengths(lengths)
         self.clip = attrs.get("clip")
         if self.clip is not None and self.clip <= 0:
             raise ValueError(f"clip is {self.clip:g}, it must be positive")
@@ -95,12 +90,23 @@ class Recurrence:
         if array is not None and array.shape != (self.n_directions, *shape):
             raise ValueError(f"{name} has the shape {list(array.shape)}, not {[self.n_directions, *shape]}")
 
+    def checked_lengths(self, lengths: Array) -> Array:
+        """A length for each row. Raises: ValueError for others."""
+        flat = lengths.reshape(-1)
+        if flat.size != self.batch or (flat < 0).any() or (flat > self.steps).any():
+            raise ValueError("sequence_lens do not fit the input")
+        return flat
+
+    def moved(self, state: Array) -> Array:
+        """An initial state as [directions, batch, hidden]."""
+        moved = np.swapaxes(state, 0, 1) if self.is_batch_first else state
+        self.check("an initial state", moved, self.batch, self.hidden)
+        return moved
+
     def start(self, state: Array | None, index: int) -> Array:
         if state is None:
             return np.zeros((self.batch, self.hidden), self.x.dtype)
-        moved = np.swapaxes(state, 0, 1) if self.is_batch_first else state
-        self.check("an initial state", moved, self.batch, self.hidden)
-        return np.array(widen(moved[index]))
+        return np.array(widen(self.moved(state)[index]))
 
     def clipped(self, x: Array) -> Array:
         return x if not self.clip else np.clip(x, -self.clip, self.clip)
@@ -108,18 +114,16 @@ class Recurrence:
     def is_reverse(self, index: int) -> bool:
         return self.direction == "reverse" or index == 1
 
-    def order(self, index: int) -> Array:
-        """[steps, batch]: which input step each row of the recurrence reads."""
-        time = np.arange(self.steps)[:, None] + np.zeros((1, self.batch), np.int64)
-        if not self.is_reverse(index):
-            return time
+    def backwards(self) -> Array:
+        """[steps, batch]: which input step each row reads from its last one on."""
+        time = np.arange(self.steps)[:, None]
         ends = np.full(self.batch, self.steps) if self.lengths is None else self.lengths
         return np.where(time < ends, ends - 1 - time, time)
 
     def sweep(self, index: int, states: list[Array], step: Step, projected: Array) -> tuple[Array, list[Array]]:
         """All steps of one direction over ``projected`` [steps, batch, *]; hidden outputs in input order, last states."""
         outputs = np.zeros((self.steps, self.batch, self.hidden), self.x.dtype)
-        order = self.order(index)
+        order = self.backwards() if self.is_reverse(index) else np.arange(self.steps)[:, None]
         rows = np.arange(self.batch)
         for time in range(self.steps):
             new = step(projected[order[time], rows], states)
@@ -146,75 +150,3 @@ class Recurrence:
             outputs.append(y)
             lasts.append(last)
         return [np.stack(outputs, axis=1), *(np.stack(states) for states in zip(*lasts, strict=True))]
-
-
-JOINED_WIDTH = 64
-"""Up to this hidden size two directions are one recurrence: twice the multiplications take less than twice the calls."""
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-SIGMOIDS = {"LSTM": 3, "GRU": 2, "RNN": 0}
-"""How many gates, the first ones, go through the sigmoid."""
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Weights of one recurrence, of one direction or of two: rows of units (direction, hidden), columns (gate, unit)."""
-
-    directions: tuple[int, ...]
-    inputs: tuple[Array, ...]
-    """[I, gates * hidden] and bias [gates * hidden] of each direction."""
-    bias: tuple[Array, ...]
-    recurrent: Array
-    inner: Array
-    """The recurrent bias of a GRU's last gate, which the reset gate may scale; zeros otherwise."""
-
-    def apart(self) -> list[Joined]:
-        """The weights of each direction alone."""
-        count, hidden = len(self.directions), len(self.recurrent) // len(self.directions)
-        blocks = self.recurrent.reshape(count, hidden, -1, count, hidden)
-        return [
-            Joined(
-                (index,),
-                self.inputs[place : place + 1],
-                self.bias[place : place + 1],
-                np.ascontiguousarray(blocks[place, :, :, place]).reshape(hidden, -1),
-                self.inner.reshape(count, hidden)[place],
-            )
-            for place, index in enumerate(self.directions)
-        ]
-
-
-def join(op: str, w: Array, r: Array, b: Array | None) -> list[Joined]:
-    """The weights as the steps want them."""
-    gates, count, hidden = GATES[op], w.shape[0], r.shape[2]
-    groups = [tuple(range(count))] if count == 1 or hidden <= JOINED_WIDTH else [(index,) for index in range(count)]
-    scale = np.ones((gates, 1), widen(w).dtype)
-    scale[: SIGMOIDS[op]] = 0.5
-    made = []
-    for group in groups:
-        units = len(group) * hidden
-        recurrent = np.zeros((len(group), hidden, gates, len(group), hidden), scale.dtype)
-        inner = np.zeros((len(group), hidden), scale.dtype)
-        inputs, biases = [], []
-        for place, index in enumerate(group):
-            by_gate = widen(r[index]).reshape(gates, hidden, hidden) * scale[:, :, None]
-            recurrent[place, :, :, place] = by_gate.transpose(2, 0, 1)
-            inputs.append(
-                np.ascontiguousarray(
-                    (widen(w[index]).reshape(gates, hidden, w.shape[2]) * scale[:, :, None])
-                    .reshape(gates * hidden, w.shape[2])
-                    .T
-                )
-            )
-            bias = (
-                np.zeros((2, gates, hidden), scale.dtype)
-                if b is None
-                else widen(b[index]).reshape(2, gates, hidden) * scale
-            )
-            if op == "GRU":
-                inner[place] = bias[1, 2]
-                bias[1, 2] = 0
-            biases.append((bias[0] + bias[1]).reshape(-1))
-        made.append(
-            Joined(group, tuple(inputs), tuple(biases), recurrent.reshape(units, gates * units), inner.reshape(-1))
-        )
-    return made

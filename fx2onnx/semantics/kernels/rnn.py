@@ -1,181 +1,19 @@
-"""RNN, LSTM, GRU.
-
-With the usual activations a step is a few calls on whole rows of gates: sigmoid(x) is tanh(x / 2) / 2 + 1 / 2, the halves
-of x are in the weights, and narrow directions are one recurrence whose weights are block-diagonal.
-"""
+"""RNN, LSTM, GRU: the usual activations by ``joined_recurrence.py``, others and peepholes step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy import add, matmul, multiply, subtract, tanh
 
-from fx2onnx.semantics.kernels.recurrence import GATES, Activation, Joined, Recurrence, Step, join
-from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.registry import Facts, Prepared, kernel
+from fx2onnx.semantics.kernels.elementwise import Call
+from fx2onnx.semantics.kernels.joined_recurrence import GATES, HALVES, join, usual_calls
+from fx2onnx.semantics.kernels.recurrence import Activation, Recurrence, Step
+from fx2onnx.semantics.registry import Calls, Facts, Prepared, kernel, run_all
 from fx2onnx.semantics.types import Array, Spec, widen
 
 USUAL = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
-_HALVES = {char: np.asarray(0.5, char) for char in "fd"}
-Walk = Callable[[Any, Array, Array], None]
-"""From the projected input (of a GRU: of the gates, and of the new state) and the hidden state, writes the one after it."""
-
-
-def _lstm_step(joined: Joined, cell: Array) -> Walk:
-    recurrent, units = joined.recurrent, cell.shape[1]
-    gates, product = np.empty((len(cell), 4 * units), cell.dtype), np.empty_like(cell)
-    sigmoids, half = gates[:, : 3 * units], _HALVES[cell.dtype.char]
-    i, o, f, c = (gates[:, k * units : (k + 1) * units] for k in range(4))
-
-    def step(projected: Array, hidden: Array, out: Array) -> None:
-        matmul(hidden, recurrent, gates)
-        add(gates, projected, gates)
-        tanh(gates, gates)
-        multiply(sigmoids, half, sigmoids)
-        add(sigmoids, half, sigmoids)
-        multiply(cell, f, cell)
-        multiply(i, c, product)
-        add(cell, product, cell)
-        tanh(cell, product)
-        multiply(o, product, out)
-
-    return step
-
-
-def _gru_step(joined: Joined, batch: int, resets_before: bool) -> Walk:
-    units, dtype = len(joined.recurrent), joined.recurrent.dtype
-    gates, inner = np.empty((batch, 3 * units), dtype), np.empty((batch, units), dtype)
-    both, last = gates[:, : 2 * units], gates[:, 2 * units :]
-    update, reset = gates[:, :units], gates[:, units : 2 * units]
-    whole = joined.recurrent
-    parts = (
-        [np.ascontiguousarray(part) for part in (whole[:, : 2 * units], whole[:, 2 * units :])] if resets_before else []
-    )
-    half = _HALVES[dtype.char]
-
-    def step(projected: tuple[Array, Array], hidden: Array, out: Array) -> None:
-        of_gates, of_state = projected
-        if resets_before:
-            matmul(hidden, parts[0], both)
-            add(both, of_gates, both)
-        else:
-            matmul(hidden, whole, gates)
-            add(gates, of_gates, gates)
-        tanh(both, both)
-        multiply(both, half, both)
-        add(both, half, both)
-        if resets_before:
-            multiply(reset, hidden, reset)
-            matmul(reset, parts[1], inner)
-        else:
-            multiply(last, reset, inner)
-        add(inner, of_state, inner)
-        tanh(inner, inner)
-        subtract(hidden, inner, out)
-        multiply(out, update, out)
-        add(out, inner, out)
-
-    return step
-
-
-def _gru_inputs(projected: Array, bias: Array, resets_after: bool) -> Iterable[tuple[Array, Array]]:
-    """The terms that are added to a step's gates, and to its new state: the recurrent bias of the state is scaled by the reset
-    gate, where that comes after the product.
-    """
-    cut = projected.shape[2] // 3 * 2
-    if not resets_after:
-        return zip(projected[:, :, :cut], projected[:, :, cut:] + bias, strict=True)
-    of_gates = projected.copy()
-    of_gates[:, :, cut:] = bias
-    return zip(of_gates, projected[:, :, cut:], strict=True)
-
-
-def _rnn_step(joined: Joined) -> Walk:
-    recurrent = joined.recurrent
-
-    def step(projected: Array, hidden: Array, out: Array) -> None:
-        matmul(hidden, recurrent, out)
-        add(out, projected, out)
-        tanh(out, out)
-
-    return step
-
-
-def _walk(
-    steps: Iterable[Any], outputs: Array, hidden: Array, cells: list[Array], alive: Array | None, step: Walk
-) -> Array:
-    """All times; the last hidden state. ``alive`` [times, batch, 1] says which rows have an input at a time."""
-    if alive is None:
-        for projected, out in zip(steps, outputs, strict=True):
-            step(projected, hidden, out)
-            hidden = out
-        return hidden
-    for projected, out, on in zip(steps, outputs, alive, strict=True):
-        before = [cell.copy() for cell in cells]
-        step(projected, hidden, out)
-        for cell, old in zip(cells, before, strict=True):
-            np.copyto(cell, old, where=~on)
-        hidden = np.where(on, out, hidden)
-        np.copyto(out, 0, where=~on)
-    return hidden
-
-
-def _usual(
-    op: str, run: Recurrence, joined: list[Joined], starts: Sequence[Array | None], attrs: Mapping[str, Any]
-) -> list[Array]:
-    """Y [times, directions, batch, hidden] and the last states [directions, batch, hidden].
-
-    Numerics: the zeros between joined directions would make NaN of one NaN in the other, so that each then runs alone.
-    """
-    gates, width, dtype = GATES[op], run.hidden, run.x.dtype
-    y = np.empty((run.steps, run.n_directions, run.batch, width), dtype)
-    lasts = [np.empty((run.n_directions, run.batch, width), dtype) for _ in starts]
-    rows = np.arange(run.batch)
-    flat = np.ascontiguousarray(run.x).reshape(run.steps * run.batch, run.x.shape[2])
-    is_ragged = run.lengths is not None and bool((run.lengths != run.steps).any())
-    alive = (
-        np.arange(run.steps)[:, None, None] < run.lengths[:, None] if is_ragged and run.lengths is not None else None
-    )
-    for one in joined:
-        count = len(one.directions)
-        shape = (run.steps, run.batch, gates, count, width)
-        check_shape(shape, dtype, "the projected input of a recurrence")
-        projected = np.empty(shape, dtype)
-        for place, index in enumerate(one.directions):
-            line = (np.matmul(flat, one.inputs[place]) + one.bias[place]).reshape(run.steps, run.batch, gates, width)
-            if is_ragged:
-                line = line[run.order(index), rows]
-            elif run.is_reverse(index):
-                line = line[::-1]
-            projected[:, :, :, place] = line
-        states = [
-            np.stack([run.start(state, index) for index in one.directions], axis=1).reshape(run.batch, count * width)
-            for state in starts
-        ]
-        outputs = np.empty((run.steps, run.batch, count * width), dtype)
-        rows_of_gates = projected.reshape(run.steps, run.batch, gates * count * width)
-        steps: Iterable[Any] = rows_of_gates
-        if op == "LSTM":
-            step = _lstm_step(one, states[1])
-        elif op == "GRU":
-            step = _gru_step(one, run.batch, not attrs.get("linear_before_reset", 0))
-            steps = _gru_inputs(rows_of_gates, one.inner, bool(attrs.get("linear_before_reset", 0)))
-        else:
-            step = _rnn_step(one)
-        states[0] = _walk(steps, outputs, states[0], states[1:], alive, step)
-        if count > 1 and np.isnan(states[0]).any():
-            return _usual(op, run, one.apart(), starts, attrs)
-        for place, index in enumerate(one.directions):
-            line = outputs.reshape(run.steps, run.batch, count, width)[:, :, place]
-            if is_ragged:
-                y[run.order(index), index, rows] = line
-            else:
-                y[:, index] = line[::-1] if run.is_reverse(index) else line
-            for last, state in zip(lasts, states, strict=True):
-                last[index] = state.reshape(run.batch, count, width)[:, place]
-    return [y, *lasts]
 
 
 def _infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
@@ -201,13 +39,6 @@ def _is_usual(op: str, attrs: Mapping[str, Any], n_directions: int) -> bool:
     return given == [*USUAL[op]] * n_directions and attrs.get("clip") is None and not attrs.get("input_forget")
 
 
-def _give(outs: Sequence[Array], results: Sequence[Array], is_batch_first: bool) -> None:
-    """The results in the outputs that are asked for, in the node's layout."""
-    orders = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
-    for out, result, order in zip(outs, results, orders, strict=False):
-        out[...] = result.transpose(order) if is_batch_first else result
-
-
 def _prepare(op: str) -> Callable[[Facts], Prepared | None]:
     def prepare(facts: Facts) -> Prepared | None:
         """The weights joined once, where they are constant."""
@@ -215,8 +46,10 @@ def _prepare(op: str) -> Callable[[Facts], Prepared | None]:
         b = facts.consts[3] if len(facts.consts) > 3 else None
         if w is None or r is None or (b is None and len(facts.inputs) > 3 and facts.inputs[3] is not None):
             return None
-        attrs, kernel_of = facts.attrs, _KERNELS[op]
-        if len(facts.inputs) > 7 or not _is_usual(op, attrs, w.shape[0]) or w.ndim != 3 or r.ndim != 3:
+        attrs, x = facts.attrs, facts.inputs[0]
+        if x is None or x[1].char not in HALVES or len(facts.inputs) > 7 or w.ndim != 3 or r.ndim != 3:
+            return None
+        if not _is_usual(op, attrs, w.shape[0]):
             return None
         if (
             r.shape[1] != GATES[op] * r.shape[2]
@@ -226,12 +59,30 @@ def _prepare(op: str) -> Callable[[Facts], Prepared | None]:
             return None  # the kernel says what is wrong
         joined = facts.once("joined", (w, r, b), lambda: join(op, w, r, b))
 
-        def call(out: list[Array], room: list[Array], *inputs: Any) -> None:
-            kernel_of(out, *inputs, joined=joined, **attrs)
+        def calls(outs: list[Array], _: list[Array], x: Array, *inputs: Any) -> list[Call]:
+            lengths, *starts = [*inputs[3:], None, None, None][: 2 + (op == "LSTM")]
+            return usual_calls(op, Recurrence(x, w, r, None, dict(attrs), GATES[op]), joined, lengths, starts, outs)
 
-        return Prepared(call, inplace=())
+        return Prepared(Calls(calls), inplace=())
 
     return prepare
+
+
+def _run_usual(
+    op: str,
+    run: Recurrence,
+    weights: tuple[Array, Array, Array | None],
+    starts: Sequence[Array | None],
+    outs: list[Array],
+) -> None:
+    run_all(usual_calls(op, run, join(op, *weights), run.lengths, starts, outs))
+
+
+def _give(outs: Sequence[Array], results: Sequence[Array], is_batch_first: bool) -> None:
+    """The results in the outputs that are asked for, in the node's layout."""
+    orders = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
+    for out, result, order in zip(outs, results, orders, strict=False):
+        out[...] = result.transpose(order) if is_batch_first else result
 
 
 @kernel("LSTM", kind="into", infer=_lstm_infer, prepare=_prepare("LSTM"))
@@ -247,7 +98,6 @@ def lstm(
     p: Array | None = None,
     *,
     input_forget: int = 0,
-    joined: list[Joined] | None = None,
     n_outputs: int = 1,
     **attrs: Any,
 ) -> None:
@@ -257,8 +107,7 @@ def lstm(
     run.check("B", b, 8 * h)
     run.check("P", p, 3 * h)
     if p is None and not input_forget and _is_usual("LSTM", attrs, run.n_directions):
-        results = _usual("LSTM", run, joined or join("LSTM", w, r, b), (initial_h, initial_c), attrs)
-        _give(out, results, run.is_batch_first)
+        _run_usual("LSTM", run, (w, r, b), (initial_h, initial_c), out)
         return
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
@@ -295,7 +144,6 @@ def gru(
     lengths: Array | None = None,
     initial_h: Array | None = None,
     *,
-    joined: list[Joined] | None = None,
     n_outputs: int = 1,
     **attrs: Any,
 ) -> None:
@@ -304,7 +152,7 @@ def gru(
     h = run.hidden
     run.check("B", b, 6 * h)
     if _is_usual("GRU", attrs, run.n_directions):
-        _give(out, _usual("GRU", run, joined or join("GRU", w, r, b), (initial_h,), attrs), run.is_batch_first)
+        _run_usual("GRU", run, (w, r, b), (initial_h,), out)
         return
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
@@ -337,7 +185,6 @@ def rnn(
     lengths: Array | None = None,
     initial_h: Array | None = None,
     *,
-    joined: list[Joined] | None = None,
     n_outputs: int = 1,
     **attrs: Any,
 ) -> None:
@@ -346,7 +193,7 @@ def rnn(
     h = run.hidden
     run.check("B", b, 2 * h)
     if _is_usual("RNN", attrs, run.n_directions):
-        _give(out, _usual("RNN", run, joined or join("RNN", w, r, b), (initial_h,), attrs), run.is_batch_first)
+        _run_usual("RNN", run, (w, r, b), (initial_h,), out)
         return
 
     def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
@@ -360,6 +207,3 @@ def rnn(
         return step, run.x @ weight + bias
 
     _give(out, run.run(USUAL["RNN"], (initial_h,), direction), run.is_batch_first)
-
-
-_KERNELS: dict[str, Callable[..., None]] = {"LSTM": lstm, "GRU": gru, "RNN": rnn}

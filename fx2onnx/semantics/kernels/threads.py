@@ -152,11 +152,24 @@ PART_MULTIPLIES = 1 << 26
 MAX_PARTS = 8
 
 
+def product(a: Array, b: Array, out: Array) -> Callable[[], Any]:
+    """The call of ``multiply``, which has no Python in it for small matrices."""
+    if out.size * a.shape[-1] <= LEAST_MULTIPLIES:
+        return whole_product(a, b, out)
+    return functools.partial(multiply, a, b, out)
+
+
+def whole_product(a: Array, b: Array, out: Array) -> Callable[[], Any]:
+    """The call of out = a @ b in one. ``np.dot`` takes half a microsecond less than ``np.matmul`` to look at two matrices."""
+    is_plain = 0 < a.ndim <= b.ndim == 2 and out.flags.c_contiguous and a.dtype == b.dtype == out.dtype
+    return functools.partial(np.dot if is_plain and out.dtype.char in "fd" else np.matmul, a, b, out)
+
+
 def multiply(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, in parts that depend on the shapes only. One thread takes a product whole where that keeps its bits."""
     multiplies = out.size * a.shape[-1]
     if multiplies <= LEAST_MULTIPLIES:
-        np.matmul(a, b, out)
+        whole_product(a, b, out)()
         return
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
         a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])

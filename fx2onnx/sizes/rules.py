@@ -291,7 +291,7 @@ def _rounded(op: str, value: Dim) -> Scalar | None:
         size: Scalar = inner.args[0]  # type: ignore[assignment]
         return apply("bit_length", size - 1 if op == "ceil" else apply("floordiv", size, 2))
     top, bottom = fraction(value)
-    if bottom is None or (op == "trunc" and not _is_never_negative(top)):
+    if bottom is None or (op == "trunc" and not (_is_never_negative(top) and _is_never_negative(bottom))):
         return None
     return apply("floordiv", top, bottom) if op != "ceil" else -apply("floordiv", -top, bottom)
 

@@ -131,7 +131,7 @@ def _ends(arguments: Arguments, copies: Sequence[torch.Tensor], names: Names) ->
         found = {arguments.name_of(change.name) or change.name: change.after for change in names.changes()}
     for leaf, copy in zip(arguments.leaves, copies, strict=True):
         if leaf.name in arguments.ends and leaf.name not in found:
-            found[leaf.name] = names.now([leaf.places[0]])[0] if leaf.places else copy
+            found[leaf.name] = names.now([leaf.place])[0] if leaf.place else copy
     rest = [name for name in arguments.ends if name not in found]
     found |= zip(rest, names.now(rest), strict=True)
     return [found[name] for name in arguments.ends]

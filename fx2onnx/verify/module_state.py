@@ -253,7 +253,7 @@ def with_state(
         return arguments
     held = Names(snapshot_of(ModuleTree(root))).tensors()
     missing = [name for name in ends if name not in known and name in held and name in inputs]
-    leaves = [Leaf(name, (name,), held[name].detach().clone(), HELD, places=(name,)) for name in missing]
+    leaves = [Leaf(name, (name,), held[name].detach().clone(), HELD, place=name) for name in missing]
     return replace(arguments, leaves=[*arguments.leaves, *leaves], ends=tuple(ends))
 
 

@@ -42,13 +42,22 @@ def _equality(op: Operator) -> Callable[[DataNumber, object], bool]:
     return compared
 
 
-def _arithmetic(op: Operator, *, is_turned: bool = False) -> Callable[[DataNumber, object], DataNumber]:
+_DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
+
+
+def _arithmetic(op: Operator, order: int = 1) -> Callable[[DataNumber, object], DataNumber]:
+    """``order``: -1 where the other operand comes first."""
+
     @answers_for_caller
     def computed(self: DataNumber, other: object) -> DataNumber:
         if isinstance(other, torch.Tensor):
             return NotImplemented  # type: ignore[no-any-return]  # it answers by its own operator
-        pair = (self.tensor, self.number_of(other))
-        return DataNumber(op(*reversed(pair) if is_turned else pair), self.unknown)
+        one, two = (self.tensor, self.number_of(other))[::order]
+        if op in _DIVISIONS and isinstance(two, torch.Tensor):
+            self.unknown.expect(two != 0, "a number that Python divides by is not 0")
+        elif op in _DIVISIONS:
+            1 / two  # which raises where Python does
+        return DataNumber(op(one, two), self.unknown)
 
     return computed
 
@@ -66,6 +75,7 @@ def _rounded_by(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., int
     def rounded(self: DataNumber, digits: object = None) -> int | float:
         if digits is not None:
             self.refuse()
+        self.unknown.expect(self.tensor.isfinite(), "a number that Python rounds is finite")
         return op(self.tensor).clamp(-LARGEST, LARGEST).to(torch.int64).item()
 
     return rounded
@@ -83,6 +93,9 @@ class Unknown(Protocol):
     """The action to take where Python asks for a data-dependent number."""
 
     def refuse(self) -> NoReturn: ...
+
+    def expect(self, holds: torch.Tensor, text: str) -> None:
+        """Note that Python raises where the tensor ``holds`` is false, to be checked in the file."""
 
     def is_shown(self) -> bool:
         """Return whether it is asked for in a statement that only prints, logs or raises, which is then reported."""
@@ -136,10 +149,10 @@ class DataNumber:
     __eq__, __ne__ = _equality(operator.eq), _equality(operator.ne)
     __add__ = __radd__ = _arithmetic(operator.add)
     __mul__ = __rmul__ = _arithmetic(operator.mul)
-    __sub__, __rsub__ = _arithmetic(operator.sub), _arithmetic(operator.sub, is_turned=True)
-    __truediv__, __rtruediv__ = _arithmetic(operator.truediv), _arithmetic(operator.truediv, is_turned=True)
-    __floordiv__, __rfloordiv__ = _arithmetic(operator.floordiv), _arithmetic(operator.floordiv, is_turned=True)
-    __mod__, __rmod__ = _arithmetic(operator.mod), _arithmetic(operator.mod, is_turned=True)
+    __sub__, __rsub__ = _arithmetic(operator.sub), _arithmetic(operator.sub, -1)
+    __truediv__, __rtruediv__ = _arithmetic(operator.truediv), _arithmetic(operator.truediv, -1)
+    __floordiv__, __rfloordiv__ = _arithmetic(operator.floordiv), _arithmetic(operator.floordiv, -1)
+    __mod__, __rmod__ = _arithmetic(operator.mod), _arithmetic(operator.mod, -1)
     __neg__, __abs__ = _of_one(operator.neg), _of_one(operator.abs)
 
     rounded_to_int = __trunc__ = _rounded_by(torch.trunc)

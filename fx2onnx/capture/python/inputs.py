@@ -41,16 +41,16 @@ class Leaf:
     tensor: torch.Tensor
     position: int
     """Index among all flat leaves; ``HELD`` where a module or an object holds it, under this name."""
-    places: tuple[str, ...] = ()
-    """Where an object or a module holds it, by the names of ``held_names``."""
+    place: str = ""
+    """Where an object or a module holds it, by the name of ``held_names``; a tensor that is held twice is two leaves."""
     axes: dict[int, DimLike] = field(default_factory=dict)
     """Dynamic axes and their sizes, as symbols or expressions over symbols."""
 
     @property
     def path(self) -> str:
         """Such as ``ids`` or ``past[0][1]``, ``state.h`` in an object."""
-        if self.places:
-            return self.places[0].removeprefix(ARGUMENT)
+        if self.place:
+            return self.place.removeprefix(ARGUMENT)
         return str(self.keys[0]) + "".join(f"[{key!r}]" for key in self.keys[1:])
 
 
@@ -82,13 +82,13 @@ class Arguments:
 
     def held(self, values: Sequence[T]) -> dict[str, T]:
         """Those of ``values``, one for each leaf, that are put into modules and objects, by name."""
-        return {place: value for leaf, value in zip(self.leaves, values, strict=True) for place in leaf.places}
+        return {leaf.place: value for leaf, value in zip(self.leaves, values, strict=True) if leaf.place}
 
     def name_of(self, place: str) -> str:
         """The name in ``held_names`` of a place, as an input or output is called; empty where no argument holds it."""
         if not place.startswith(ARGUMENT):
             return ""
-        known = next((leaf.name for leaf in self.leaves if place in leaf.places), "")
+        known = next((leaf.name for leaf in self.leaves if place == leaf.place), "")
         return known or _held_name(place, dict(self.objects()))
 
     def rebuilt(self, replacements: Sequence[object]) -> Call:
@@ -200,7 +200,7 @@ def _held_leaves(
     """The tensors that objects hold, by the position of the object among all arguments. ``constants`` get the class of each part that is no input."""
     roots = {name: position for position, (name, _) in enumerate(named)}
     values = dict(named)
-    leaves: dict[int, dict[int, Leaf]] = {}
+    leaves: dict[int, list[Leaf]] = {}
     snapshot = Snapshot((), [pair for pair in named if not isinstance(pair[1], torch.Tensor)])
     if not snapshot.entries:
         return {}
@@ -209,13 +209,9 @@ def _held_leaves(
     constants |= {name.removeprefix(ARGUMENT): kind for name, kind in names.constants().items()}
     for place, (root, keys, tensor) in found.items():
         position = roots[root]
-        known = leaves.setdefault(position, {})
-        if id(tensor) in known:
-            known[id(tensor)].places += (place,)
-        else:
-            path = (*paths[position], *(key if isinstance(key, str | int) else str(key) for key in keys))
-            known[id(tensor)] = Leaf(_held_name(place, values), path, tensor, HELD, (place,))
-    return {position: [*found.values()] for position, found in leaves.items()}
+        path = (*paths[position], *(key if isinstance(key, str | int) else str(key) for key in keys))
+        leaves.setdefault(position, []).append(Leaf(_held_name(place, values), path, tensor, HELD, place))
+    return leaves
 
 
 def _root(place: str, names: Iterable[str]) -> str:
@@ -243,12 +239,12 @@ def _holds_tensors(value: object) -> bool:
 
 def refuse_objects(arguments: Arguments, who: str) -> None:
     """Raises UserError E107 where objects among the arguments hold tensors."""
-    held = next((leaf for leaf in arguments.leaves if leaf.places), None)
+    held = next((leaf for leaf in arguments.leaves if leaf.place), None)
     if held is not None:
         raise UserError(
             "E107",
             f"{who} takes no tensor in an object",
-            why=f"{held.path} is in a {type(dict(arguments.objects())[_root(held.places[0], dict(arguments.named))]).__name__}",
+            why=f"{held.path} is in a {type(dict(arguments.objects())[_root(held.place, dict(arguments.named))]).__name__}",
             next="pass tensors, or dicts, tuples and lists of them",
         )
 

@@ -37,7 +37,7 @@ def mutations(
     written = _written(tracer, inputs, held)
     _refuse_overlapping(tracer, written, held)
     _warn_of_overlapping(tracer, written, {each.name: each.sample for each in inputs})
-    in_objects = {leaf.name for leaf in arguments.leaves if leaf.places}
+    in_objects = {leaf.name for leaf in arguments.leaves if leaf.place}
     written = [replace(each, kind="argument") if each.name in in_objects else each for each in written]
     assigned: list[Mutation] = []
     if snapshot is not None:

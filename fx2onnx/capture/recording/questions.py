@@ -25,7 +25,9 @@ from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.capture.registry import load_family
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.assumptions import Assumption
+from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.asked_code import formats_message, shown_at
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU
@@ -285,6 +287,10 @@ class _Unknown:
             self.tracer, self.tracer.values.node_of(self.tensor), aten.item.default
         )
         raise because(Reason.REAL_NUMBER, error)
+
+    def expect(self, holds: torch.Tensor, text: str) -> None:
+        number = unwrap(holds.to(torch.int64).item())
+        self.tracer.sizes.assume(Relation("eq", (number, 1)), user_location(), text)
 
     def is_shown(self) -> bool:
         return formats_message() or _is_shown(self.tracer)

@@ -72,7 +72,7 @@ def from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) 
     values = arguments.values
     if isinstance(shapes, Mapping):
         by_name = {name: shapes.get(name) for name in values}
-        held = {leaf.name: leaf for leaf in arguments.leaves if leaf.places}
+        held = {leaf.name: leaf for leaf in arguments.leaves if leaf.place}
         for name in shapes:
             if name in held and name not in values:
                 assign_tensor(held[name], shapes[name], name, asked)
@@ -135,7 +135,7 @@ def assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked:
 
 def _inside(leaf: Leaf, path: str) -> str:
     """The name of a tensor in an object: ``h`` for ``state.h``, ``0.key`` for ``past_key_values.0.key``."""
-    return leaf.name.removeprefix(path)[1:] if leaf.places else ""
+    return leaf.name.removeprefix(path)[1:] if leaf.place else ""
 
 
 def _assign_members(leaves: list[Leaf], value: Spec, spec: object, place: Place, asked: Requested) -> None:

@@ -24,15 +24,16 @@ from fx2onnx.capture.shapes.size_math import (
     IS_FINITE,
     MATH,
     METHODS_OF_TRUTHS,
+    NEEDS,
     REAL,
     Formula,
     Number,
     bit_length,
-    divided_down,
-    divided_down_by,
+    has_result,
+    nonzero,
 )
 from fx2onnx.capture.shapes.symnode import DimNode, may_be_size, sym_number, unwrap
-from fx2onnx.sizes.expr import Scalar, apply
+from fx2onnx.sizes.expr import Scalar, apply, is_real_number
 from fx2onnx.torchcompat.frames import asked_by_user, is_user
 from fx2onnx.torchcompat.thread_state import list_device_constructors
 from fx2onnx.torchcompat.versions import find
@@ -139,9 +140,9 @@ def _planned(original: Function) -> Function:
     return contract_path
 
 
-def _at_sample(size: Number) -> int:
+def _at_sample(size: Number) -> Number:
     node = getattr(size, "node", None)
-    return int(size) if node is None else int(node.env.hint(node.value))
+    return size if node is None else node.env.hint(node.value)
 
 
 @answers_for_caller
@@ -196,11 +197,15 @@ def _size_node(item: object) -> DimNode | None:
 
 @answers_for_caller
 def _formula(formula: Formula, original: Function) -> Function:
-    """``original`` of sizes by an expression; of their plain numbers where there is none."""
+    """``original`` of sizes by an expression; of their plain numbers where there is none, or ``original`` raises."""
+    needs = NEEDS.get(original.__name__)
 
     def computed(*args: Number, **kwargs: Number) -> Number:
         node = next(filter(None, map(_size_node, args)), None)
-        found = formula(*map(unwrap, args)) if node is not None and not kwargs else None
+        values = [*map(unwrap, args)] if node is not None and not kwargs else None
+        if values is not None and needs is not None and not has_result(node.env, needs(*values)):
+            return original(*map(_at_sample, args))
+        found = None if values is None else formula(*values)
         return original(*args, **kwargs) if node is None or found is None else sym_number(node.env, found)
 
     return computed
@@ -318,16 +323,20 @@ def _method(formula: Formula, own: str) -> Function:
     return method
 
 
-def _floordiv(name: str, formula: Formula) -> Function:
-    """``//`` of real numbers; torch's own rounds the quotient down, which may be 1 more."""
+def _floordiv(name: str, order: int) -> Function:
+    """``//`` of real numbers; torch's own rounds the quotient down, which may be 1 more. ``order``: -1 where the divisor comes first."""
     own = {kind: getattr(kind, name) for kind in (torch.SymInt, torch.SymFloat)}
 
     @answers_for_caller
     def floordiv(self: Number, other: Number) -> Number:
         node = _size_node(self)
         is_number = isinstance(other, int | float) or _size_node(other) is not None
-        found = formula(node.value, unwrap(other)) if node is not None and is_number else None
-        return own[type(self)](self, other) if node is None or found is None else sym_number(node.env, found)
+        top, bottom = (node.value, unwrap(other))[::order] if node is not None and is_number else (0, 0)
+        if node is None or not (is_real_number(top) or is_real_number(bottom)):
+            return own[type(self)](self, other)
+        if not has_result(node.env, nonzero(bottom)):
+            return node.env.hint(top) // node.env.hint(bottom)
+        return sym_number(node.env, apply("floordiv", apply("float", top), apply("float", bottom)))
 
     return floordiv
 
@@ -359,8 +368,8 @@ _OF_BOTH: Mapping[str, object] = {
     "imag": 0,
     "conjugate": _itself,
     "rint": answers_for_caller(lambda self: 1.0 * round(self)),
-    "__floordiv__": _floordiv("__floordiv__", divided_down),
-    "__rfloordiv__": _floordiv("__rfloordiv__", divided_down_by),
+    "__floordiv__": _floordiv("__floordiv__", 1),
+    "__rfloordiv__": _floordiv("__rfloordiv__", -1),
     **{name: _method(formula, name) for name, formula in REAL.items()},
 }
 _ATTRIBUTES: Mapping[type, Mapping[str, object]] = {

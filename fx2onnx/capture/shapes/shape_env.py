@@ -14,6 +14,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import with_inputs
+from fx2onnx.capture.shapes.size_math import from_one
 from fx2onnx.sizes.assumptions import Assumption, Condition, Guard, Specialization
 from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import Dim, Scalar, apply
@@ -155,16 +156,16 @@ class ShapeEnv(SizesOfRun):
         self.hints = {**self.hints, str(size): 11 + 2 * len(self.unbacked)}
         return size
 
-    def assume(self, what: str | Relation, where: SourceLocation | None) -> None:
-        """Take for true what ends the run where it is false."""
+    def assume(self, what: str | Relation, where: SourceLocation | None, text: str = "") -> None:
+        """Take for true what ends the run where it is false; the report says ``text`` of it, where there is one."""
         is_learnt = self.equate(what) if isinstance(what, Relation) else True
         if not self.takes_notes:
             return
-        self.note_assertion(Assumption(str(what), where, "assertion"), is_learnt)
+        self.note_assertion(Assumption(text or str(what), where, "assertion"), is_learnt)
         tracer = self.tracer() if is_caught() else None
         if tracer is not None:
             road("errors that forward catches").warn_of_one_branch(
-                tracer, f"an error where {what} does not hold", where
+                tracer, f"an error where {text or what} does not hold", where
             )
         if isinstance(what, Relation):
             self.leave_unchecked(what, where)
@@ -202,6 +203,19 @@ class ShapeEnv(SizesOfRun):
             self.assume(relation, user_location())
         elif known is False or not (known or self.check(relation)):
             raise UnmetNeed(f"{self.during or 'an operator'} needs {relation}")
+
+    def is_met(self, sign: str, one: Scalar, other: Scalar) -> bool:
+        """Return whether a need of Python's arithmetic, which raises an error elsewhere, is met at the sample's sizes; at the others it is
+        a condition, or checked in the file.
+        """
+        known = self.certain(sign, one, other)
+        relation = Relation(sign, (one, other))
+        if known is not None or certain(sign, from_one(one), from_one(other), self.facts.signed):
+            return known is not False
+        if relation.symbols() & self.unbacked:
+            self.assume(relation, user_location())
+            return True
+        return relation.at(self.decides_at) is not False and self.check(relation)
 
     def expect_of_data(self, relation: Relation) -> None:
         """torch checks ``relation``; that there is anything at all is none of a file's matters, unless the user asks for it."""

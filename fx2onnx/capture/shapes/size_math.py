@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
-from fx2onnx.sizes.bounds import certain
+from fx2onnx.sizes.bounds import NONE, certain
 from fx2onnx.sizes.expr import APPROXIMATE, Dim, Scalar, apply, innermost_first, is_real_number
 from fx2onnx.sizes.rules import is_small_fraction
 from fx2onnx.torchcompat.asked_code import is_only_shown
@@ -37,15 +37,15 @@ def plain(value: Scalar) -> Scalar:
 
 
 # -- rounding ---------------------------------------------------------------------------------------------------------
-def rounded_to_int(op: str, value: Scalar) -> Scalar | None:
-    """``floor``, ``ceil``, ``trunc`` or ``round`` of a real value; ``trunc`` is ``floor`` where nothing is below 0."""
-    if op == "trunc" and certain("ge", _from_one(value), 0):
+def rounded_to_int(op: str, value: Scalar, signed: Set[str] = NONE) -> Scalar | None:
+    """``floor``, ``ceil``, ``trunc`` or ``round`` of a real value; ``trunc`` is ``floor`` where nothing is below 0, as ``signed`` may be."""
+    if op == "trunc" and certain("ge", from_one(value), 0, signed):
         op = "floor"
     found = apply(op, value)
     return found if is_exact(value) or (isinstance(found, Dim) and not _rounds_approximate(found)) else None
 
 
-def _from_one(value: Scalar) -> Scalar:
+def from_one(value: Scalar) -> Scalar:
     """``value`` by how much more than 1 its sizes are."""
     if not isinstance(value, Dim):
         return value
@@ -163,6 +163,64 @@ MATH: Mapping[str, Formula] = {
     "degrees": lambda value: multiplied(apply("float", value), 180 / math.pi),
 }
 """By the name of the function; each takes and gives expressions or plain numbers."""
+
+
+# -- where Python raises ------------------------------------------------------------------------------------------------
+Needs: TypeAlias = list[tuple[str, Scalar, Scalar]]
+"""Comparisons that hold where an operation has a result."""
+
+
+def nonzero(value: Scalar) -> Needs:
+    """``value != 0``, for each factor: a quotient is 0 where its dividend is."""
+    terms = [*value.terms] if isinstance(value, Dim) and not value.constant else []
+    if len(terms) != 1:
+        return [("ne", value, 0)]
+    factors = [atom.args[0] if atom.op in _ZERO_AT_ZERO else Dim({(atom,): 1}) for atom in terms[0]]
+    return [need for factor in factors for need in ([("ne", factor, 0)] if factor == value else nonzero(factor))]  # type: ignore[arg-type, list-item]
+
+
+_ZERO_AT_ZERO = frozenset({"truediv", "float", "real", "sqrt", "abs"})
+
+
+def _needs_of_power(base: Scalar, exponent: Scalar) -> Needs:
+    """Roots of negative numbers are none that ``math.pow`` has."""
+    is_root = isinstance(exponent, float) and not exponent.is_integer()
+    return ([("ge", base, 0)] if is_root else []) + needs_of_operator("pow", base, exponent)
+
+
+def needs_of_operator(op: str, one: Scalar, other: Scalar) -> Needs:
+    """The needs of Python's operators of two numbers."""
+    if op == "pow":
+        return [] if isinstance(other, Dim) or other >= 0 else nonzero(one)
+    return nonzero(other)
+
+
+def _needs_of_logarithm(value: Scalar, base: Scalar | None = None) -> Needs:
+    return [("gt", value, 0)] + ([] if base is None else [("gt", base, 0), ("ne", base, 1)])
+
+
+NEEDS: Mapping[str, Callable[..., Needs]] = {
+    **dict.fromkeys(("sqrt", "isqrt"), lambda value: [("ge", value, 0)]),
+    **dict.fromkeys(("log2", "log10"), lambda value: [("gt", value, 0)]),
+    "log": _needs_of_logarithm,
+    "log1p": lambda value: [("gt", value, -1)],
+    "comb": lambda value, count: [("ge", value, 0)],
+    "exp": lambda value: [("lt", value, _LARGEST_EXPONENT)],
+    "pow": _needs_of_power,
+}
+"""By the function of the module math."""
+_LARGEST_EXPONENT = 709.78271289338397
+"""``math.exp`` of more overflows, and Python raises."""
+
+
+@answers_for_caller
+def has_result(env: Any, needs: Needs) -> bool:
+    """Return whether the user's arithmetic has a result at the sample's sizes in a run with ``env``, a ``ShapeEnv``. Where it has none
+    at others, that is a condition.
+    """
+    return not asked_by_user() or all(env.is_met(*need) for need in needs)
+
+
 IS_FINITE: Mapping[str, bool] = {"isfinite": True, "isinf": False, "isnan": False}
 REAL: Mapping[str, Formula] = {
     name: MATH[name] for name in ("sqrt", "log2", "log10", "log", "exp", "sin", "cos", "tanh")
@@ -230,18 +288,6 @@ def _unit(value: Dim) -> Scalar:
 
 def _kept(value: Scalar) -> Scalar:
     return value if isinstance(value, Dim) and value.only_atom() is not None else apply("real", value)
-
-
-def divided_down(top: Scalar, bottom: Scalar) -> Scalar | None:
-    """``top // bottom`` of real numbers, which Python finds from the remainder: ``1 // 0.1`` is 9. None of integers."""
-    if not is_real_number(top) and not is_real_number(bottom):
-        return None
-    return apply("floordiv", apply("float", top), apply("float", bottom))
-
-
-def divided_down_by(bottom: Scalar, top: Scalar) -> Scalar | None:
-    """``top // bottom`` for ``__rfloordiv__``, which has the divisor first."""
-    return divided_down(top, bottom)
 
 
 def _of_truth(name: str) -> Callable[..., Any]:

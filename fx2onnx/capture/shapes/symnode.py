@@ -19,7 +19,7 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.shapes import size_math
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import added, multiplied, text_of
-from fx2onnx.sizes.expr import Dim, Scalar, apply
+from fx2onnx.sizes.expr import EVALUATE, Dim, Scalar, apply
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.sizes.rules import fraction
 from fx2onnx.torchcompat.frames import asked_by_user
@@ -232,14 +232,16 @@ class DimNode:
         """``floor``, ``ceil``, ``trunc`` or ``round``; of a plain number where it would not be exact at every size."""
         if self.pytype is int:
             return self
-        found = size_math.rounded_to_int(op, self.value)
+        found = size_math.rounded_to_int(op, self.value, self.env.facts.signed)
         return self._wrap(apply(op, self.guard_float("", 0)) if found is None else found)
 
     floor, ceil = partialmethod(_rounded, "floor"), partialmethod(_rounded, "ceil")
 
     def _of_integers(self, formula: size_math.Formula, other: DimNode) -> DimNode:
-        """Bits of two integers; of plain numbers where no expression is right at every size."""
-        found = formula(self.value, other.value)
+        """Bits of two integers; of plain numbers where no expression is right at every size, or Python raises."""
+        is_shift = formula in (size_math.shift_left, size_math.shift_right)
+        has_result = not is_shift or size_math.has_result(self.env, [("ge", other.value, 0)])
+        found = formula(self.value, other.value) if has_result else None
         return self._wrap(formula(self.guard_int("", 0), other.guard_int("", 0)) if found is None else found)  # type: ignore[arg-type]
 
     bitwise_and = partialmethod(_of_integers, size_math.bit_and)
@@ -305,6 +307,10 @@ class DimNode:
 @answers_for_caller
 def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     def method(self: DimNode, other: DimNode) -> DimNode:
+        if type(other.value) is Dim or other.value <= 0:
+            needs = size_math.needs_of_operator(op, self.value, other.value)
+            if needs and not size_math.has_result(self.env, needs):
+                EVALUATE[op](self.hint, other.hint)  # raises as Python does
         return self._wrap(apply(op, self.value, other.value))
 
     return method

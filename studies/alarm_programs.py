@@ -289,6 +289,24 @@ PROGRAMS: dict[str, Program] = {
         lambda x, y: y[torch.bucketize(x, torch.linspace(-1, 1.1, 5))],
         [{0: "n"}, None],
     ),
+    "buckets of an input": Program(
+        lambda x, b: torch.bucketize(x, b),
+        lambda generator: (torch.randn(5, 7, generator=generator), torch.linspace(-1, 1, 4)),
+        lambda x, b: torch.bucketize(x, b, right=True),
+        [{0: "n"}, {0: "b"}],
+    ),
+    "buckets of a scaled input": Program(
+        lambda x, b: torch.searchsorted(b * 2 + 1, x, right=True),
+        lambda generator: (torch.randint(0, 20, (2, 7), generator=generator), torch.arange(12).reshape(2, 6)),
+        lambda x, b: torch.searchsorted(b * 2 + 1, x - 1, right=True),
+        [{1: "n"}, {1: "b"}],
+    ),
+    "buckets of steps": Program(
+        lambda x, w: torch.searchsorted(w.cumsum(0), x),
+        given(rand(7), rand(5)),
+        lambda x, w: torch.searchsorted(w.cumsum(0), x * 1.1),
+        [{0: "n"}, {0: "b"}],
+    ),
     "zeta": Program(
         lambda x, q: torch.special.zeta(x.abs() + 1.5, q.abs() + 0.5),
         given(randn(3, 5), randn(3, 5)),

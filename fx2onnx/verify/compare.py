@@ -151,8 +151,8 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -
         {axis: dim for axis, dim in case.file.axes[name].items() if axis < each.dim()} if name else None
         for name, each in zip(case.names, originals, strict=True)
     ]
-    rows, marks = _first(verdict, case, originals)
-    maker = Maker.of(originals, axes, rows, marks, is_narrow=case.file.is_narrow)
+    rows, marks, rising = _first(verdict, case, originals)
+    maker = Maker.of(originals, axes, rows, marks, is_narrow=case.file.is_narrow, rising=rising)
     usual = max(maker.numbers(SAMPLE), 1)
     budget, latest = case.budget, start + max(LAST_STOP, LATEST_FORWARDS * case.seconds["eager"])
     left_out = (NEEDS_RANGE if case.file.is_half else frozenset()) | case.says_nothing
@@ -198,8 +198,10 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -
         verdict.note(OVERFLOWS.format(", ".join(case.eager.codes.overflowed)))
 
 
-def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[Rows, Marks]:
-    """The user's sample. Gives which integers pick rows of a table, and the numbers that the module compares with."""
+def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[Rows, Marks, frozenset[int]]:
+    """The user's sample. Gives which integers pick rows of a table, the numbers that the module compares with, and the places of
+    inputs that are sorted.
+    """
     were_on = takes_gradients(case.eager.root)
     try:
         expected, recording = _on_cpu_or_device(verdict, case, tensors)
@@ -218,7 +220,8 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
     bounds, marks = case.file.bounds, recording.marking.found()
     is_wide = bounds.turned.more_than(recording.turned)
     marks = replace(marks, whole=tuple(dict.fromkeys([*marks.whole, *bounds.whole]))[:MOST], is_wide=is_wide)
-    return [recording.rows(tensor) for tensor in tensors], marks
+    rising = frozenset(place for place, tensor in enumerate(tensors) if recording.is_rising(tensor))
+    return [recording.rows(tensor) for tensor in tensors], marks, rising
 
 
 def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[list[Array], Recording]:

@@ -64,6 +64,12 @@ _PICKS: dict[Any, Callable[..., tuple[int, Any]]] = {
 
 _BAGS = (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 
+_BOUNDARIES = {
+    **{getattr(aten.bucketize, name): 1 for name in aten.bucketize.overloads()},
+    **{getattr(aten.searchsorted, name): 0 for name in aten.searchsorted.overloads()},
+}
+"""Which argument has to be sorted."""
+
 REDRAWS = 4
 """Times that a module's draws are changed before an output counts as one that they do not reach."""
 
@@ -94,6 +100,9 @@ class Recording(EagerMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._most_work = most_work
         self._whole = whole_numbers(inputs)
+        self._is_first = bool(inputs)
+        self.rising: set[torch.Size] = set()
+        """Shapes of boundaries, which rise along the last axis."""
         self.draws: list[Draw] = []
         self.picks: list[tuple[torch.Tensor, int, int]] = []
         """Integers, and the least and the largest that pick a row."""
@@ -115,6 +124,8 @@ class Recording(EagerMode):
             _check_bags(*args[:3])
         elif func in _CTC:
             _check_classes(args[0].shape[-1], args[1].cpu(), torch.as_tensor(args[3]).cpu())
+        elif func in _BOUNDARIES:
+            self._note_boundaries(args[_BOUNDARIES[func]], (kwargs or {}).get("sorter"))
         self.marking.see(func, args)
         self.has_codes |= func.namespace == "quantized" and is_product(func)
         self.has_placeholders |= func.namespace == "onnx_symbolic"
@@ -135,6 +146,17 @@ class Recording(EagerMode):
                 self.picks.append((places.to("cpu", copy=True), least, table - 1))
         return result
 
+    def _note_boundaries(self, boundaries: torch.Tensor, sorter: torch.Tensor | None) -> None:
+        """Raises: ValueError for those that do not rise, of which PyTorch says nothing, beside those of the example inputs."""
+        if sorter is None:
+            self.rising.add(boundaries.shape)
+        if not self._is_first and not _rises(boundaries if sorter is None else boundaries.gather(-1, sorter)):
+            raise ValueError("boundaries are not sorted")
+
+    def is_rising(self, tensor: torch.Tensor) -> bool:
+        """Return whether an input has boundaries, or the numbers of which they are made."""
+        return tensor.shape in self.rising and _rises(tensor)
+
     def rows(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """The least and the largest integer that may stand in an input; None where neither it nor a row of it picks rows."""
         flat = tensor.reshape(-1)
@@ -150,6 +172,10 @@ class Recording(EagerMode):
             and any(torch.equal(places.reshape(-1).to(flat.dtype), part) for part in parts)
         ]
         return (max(least for least, _ in found), min(most for _, most in found)) if found else None
+
+
+def _rises(tensor: torch.Tensor) -> bool:
+    return not tensor.dim() or bool((tensor[..., 1:] >= tensor[..., :-1]).all())
 
 
 def _check_classes(count: int, targets: torch.Tensor, lengths: torch.Tensor) -> None:

@@ -218,6 +218,8 @@ class Maker:
     values: Sequence[Values]
     conditions: Sequence[SizeCondition] = ()
     """Of sizes at which every axis has one: with ``n - 8`` positions, n is at least 9."""
+    rising: frozenset[int] = frozenset()
+    """The places of arguments that are sorted along the last axis."""
 
     @staticmethod
     def of(
@@ -227,6 +229,7 @@ class Maker:
         marks: Marks = NONE,
         *,
         is_narrow: bool = False,
+        rising: frozenset[int] = frozenset(),
     ) -> Maker:
         """``is_narrow``: for a file that computes in float16 where the module does not."""
         pairs = list(zip(originals, axes, strict=True))
@@ -234,7 +237,7 @@ class Maker:
             Values.of(tensor, found, marks, is_narrow=is_narrow) for tensor, found in zip(originals, rows, strict=True)
         ]
         sizes = _sizes(pairs)
-        return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes))
+        return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes), rising)
 
     def make(self, sample: Sample, *, tame: bool = False) -> list[torch.Tensor]:
         """Its tensors; ``tame``, where the module does not run on what its kind of values may be."""
@@ -246,10 +249,9 @@ class Maker:
                 continue
             like = _resized(original, axes, self.sizes, sample.sizes) if sample.sizes else original
             values = values.at(self.sizes, sample.sizes)
-            if sample.values == "sample":
-                made.append(like)
-            else:
-                made.append(values.tamer(like, generator) if tame else values.draw(like, sample.values, generator))
+            if sample.values != "sample":
+                like = values.tamer(like, generator) if tame else values.draw(like, sample.values, generator)
+            made.append(like.sort().values if len(made) in self.rising else like)
         return made
 
     def ends(self) -> list[str]:

@@ -545,6 +545,34 @@ def test_arrays_hidden_in_an_argument_are_reported(argument: Any) -> None:
     assert not fx2onnx.export(lambda x, mode, size: x[:size], (X, "text", 2)).report.warnings
 
 
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: [m], Holder, lambda m: nn.Sequential(m)])
+def test_the_weights_of_a_module_among_the_arguments_are_reported(wrap: Any) -> None:
+    module = wrap(nn.Linear(X.shape[-1], 2))
+
+    def call(x: torch.Tensor, other: Any) -> torch.Tensor:
+        other = other[0] if isinstance(other, list) else getattr(other, "tensor", other)
+        return other(x)  # type: ignore[no-any-return]
+
+    with pytest.warns(fx2onnx.ExportWarning, match="the argument other.* is a module: what it holds is constant"):
+        result = fx2onnx.export(call, (X, module), verify=True)
+    assert result.report.input_names == ["x"]
+
+
+def _assigns(state: Any, key: str) -> torch.Tensor:
+    setattr(state, key, getattr(state, key) * 3)
+    return state.h + 2 * state.tensor  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("key", ["", "h", "tensor"])
+def test_a_tensor_that_an_object_holds_twice_is_two_inputs(key: str) -> None:
+    state = Holder(X.clone())
+    state.h = state.tensor  # type: ignore[attr-defined]
+    function = functools.partial(_assigns, key=key) if key else lambda state: state.h + 2 * state.tensor
+    result = fx2onnx.export(function, (state,), verify=True)
+    assert sorted(result.report.input_names) == ["state.h", "state.tensor"]
+    assert len(result.report.output_names) == 1 + bool(key)
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 

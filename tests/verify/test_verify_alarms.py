@@ -21,6 +21,7 @@ SYSTEMS = {
     "residual of a solution": 3, "warped by an inverse": 1,
 }  # fmt: skip
 """With seeds of which some inputs are singular or nearly so."""
+BUCKETS = ["buckets of an input", "buckets of a scaled input", "buckets of steps"]
 COUNTED = ["chebyshev_polynomial_t", "laguerre_polynomial_l", "shifted_chebyshev_polynomial_w"]
 
 
@@ -32,7 +33,7 @@ def verified(name: str, exported: Forward, seed: int = 1) -> Verdict:
 
 
 @pytest.mark.long_cases("nearest rows", "nearest rows by distance")
-@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED, "Beta"])
+@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED, *BUCKETS, "Beta"])
 def test_a_sound_file_is_right(name: str) -> None:
     verdict = verified(name, PROGRAMS[name].right)
     assert verdict.ok, verdict.describe()
@@ -45,8 +46,10 @@ def test_a_sound_file_is_right(name: str) -> None:
     "experts",
     "mean of the largest rows",
     "laguerre_polynomial_l",
+    "buckets of a scaled input",
+    "buckets of steps",
 )
-@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED, "Beta"])
+@pytest.mark.parametrize("name", [*AMONG_NAN, *COUNTED, *BUCKETS, "Beta"])
 def test_a_fault_in_the_same_program_is_found(name: str) -> None:
     assert not verified(name, PROGRAMS[name].wrong).ok
 

@@ -46,6 +46,8 @@ _NUMBERS = (bool, int, float, str)
 _SILENT = frozenset({BUFFERS, PARAMETERS, "forward"})
 """Keys that are no part of a name: registries, and the function that is exported as a module."""
 _LOOKED_INTO = (*COMPARED, TUPLE)
+_CONSTANTS = {"cell": "function", "dict": "module"}
+"""Words for classes of holders."""
 
 
 class Change(NamedTuple):
@@ -163,26 +165,29 @@ class Names:
         found = {}
         for name, (place, key) in self.places().items():
             root, *keys = (*self.path(place), key)
-            if self._constant(place) is None and not any(isinstance(each, str) and each in REGISTRIES for each in keys):
+            if self._constant(place) is None:
                 tensor = dict(parts_of(self._entries[place].kind, self._entries[place].content))[key]
                 found[name] = str(root), tuple(keys), tensor
         return found
 
     def constants(self) -> dict[str, str]:
-        """The class, by name, of each array of NumPy, and of each function and ``functools.partial`` that has tensors."""
+        """The class, by name, of each array of NumPy, and of each module, function and ``functools.partial`` that has tensors."""
         arrays = [at for at, entry in enumerate(self._entries) if entry.kind == ARRAY]
         found = [*arrays, *(self._constant(place) for place, _ in self.places().values())]
         kinds = {at: type(self._entries[at].holder).__name__ for at in found if at is not None}
-        return {name_of(self.path(at)): "function" if kind == "cell" else kind for at, kind in kinds.items()}
+        return {name_of(self.path(at)): _CONSTANTS.get(kind, kind) for at, kind in kinds.items()}
 
     def _constant(self, place: int) -> int | None:
-        """The entry of a function, or of what cannot be made anew with another tensor, that leads to one."""
+        """The entry of a module whose weights lead to a tensor, of a function, or of what cannot be made anew with another one."""
+        found, is_weight = None, self._entries[place].key in (PARAMETERS, BUFFERS)
         while place >= 0:
             entry = self._entries[place]
             if entry.kind == CELL or (entry.kind == TUPLE and entry.holder and not isinstance(entry.holder, tuple)):
                 return place
+            if is_weight and entry.kind == DICT and PARAMETERS in entry.content:
+                found = place  # of modules inside each other, the outermost
             place = entry.parent
-        return None
+        return found
 
     def stand_in_for_iterators(self) -> None:
         """Copies in the places of iterators, for the objects themselves to stay where they are."""

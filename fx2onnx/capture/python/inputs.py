@@ -158,6 +158,7 @@ def bind(
     named = [(ARGUMENT + "_".join(map(str, keys)), item.value) for keys, item in zip(paths, found, strict=True)]
     constants: dict[str, str] = {}
     held = _held_leaves(named, paths, constants)
+    is_held = {id(found[position].value) for position in held}
     leaves: list[Leaf] = []
     taken: set[str] = set()
     for position, (keys, item) in enumerate(zip(paths, found, strict=True)):
@@ -165,7 +166,7 @@ def bind(
             leaves.append(Leaf("_".join(map(str, keys)), keys, item.value, position))
         elif position in held:
             leaves += held[position]
-        elif _holds_tensors(item.value):
+        elif id(item.value) not in is_held and _holds_tensors(item.value):
             constants.setdefault(".".join(map(str, keys)), type(item.value).__name__)
     notes = [
         f"the argument {name} is a {kind}: what it holds is constant in the file; pass tensors, or dicts, tuples, lists, "

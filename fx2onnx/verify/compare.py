@@ -199,9 +199,7 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -
 
 
 def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[Rows, Marks, frozenset[int]]:
-    """The user's sample. Gives which integers pick rows of a table, the numbers that the module compares with, and the places of
-    inputs that are sorted.
-    """
+    """The user's sample. Gives integers that pick rows, numbers that the module compares with, places of sorted inputs."""
     were_on = takes_gradients(case.eager.root)
     try:
         expected, recording = _on_cpu_or_device(verdict, case, tensors)
@@ -220,8 +218,7 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
     bounds, marks = case.file.bounds, recording.marking.found()
     is_wide = bounds.turned.more_than(recording.turned)
     marks = replace(marks, whole=tuple(dict.fromkeys([*marks.whole, *bounds.whole]))[:MOST], is_wide=is_wide)
-    rising = frozenset(place for place, tensor in enumerate(tensors) if recording.is_rising(tensor))
-    return [recording.rows(tensor) for tensor in tensors], marks, rising
+    return [recording.rows(tensor) for tensor in tensors], marks, recording.sorted_among(tensors)
 
 
 def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[list[Array], Recording]:

@@ -65,8 +65,10 @@ _PICKS: dict[Any, Callable[..., tuple[int, Any]]] = {
 _BAGS = (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 
 _BOUNDARIES = {
-    **{getattr(aten.bucketize, name): 1 for name in aten.bucketize.overloads()},
-    **{getattr(aten.searchsorted, name): 0 for name in aten.searchsorted.overloads()},
+    aten.bucketize.Tensor: 1,
+    aten.bucketize.Scalar: 1,
+    aten.searchsorted.Tensor: 0,
+    aten.searchsorted.Scalar: 0,
 }
 """Which argument has to be sorted."""
 
@@ -153,9 +155,9 @@ class Recording(EagerMode):
         if not self._is_first and not _rises(boundaries if sorter is None else boundaries.gather(-1, sorter)):
             raise ValueError("boundaries are not sorted")
 
-    def is_rising(self, tensor: torch.Tensor) -> bool:
-        """Return whether an input has boundaries, or the numbers of which they are made."""
-        return tensor.shape in self.rising and _rises(tensor)
+    def sorted_among(self, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
+        """The places of inputs that are boundaries, or numbers of which they are made."""
+        return frozenset(at for at, each in enumerate(tensors) if each.shape in self.rising and _rises(each))
 
     def rows(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """The least and the largest integer that may stand in an input; None where neither it nor a row of it picks rows."""

@@ -16,6 +16,14 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.runner import InferenceSession
 from tests.capture.test_numbers_of_data import Program
 
+
+def _or_zero(call: Callable[[], float], error: type[Exception]) -> float:
+    try:
+        return call()
+    except error:
+        return 0.0
+
+
 SIZES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "quotient": (lambda n: 24 // (n - 4), "n != 4"),
     "remainder": (lambda n: 24 % (n // 3), "n >= 3"),
@@ -30,6 +38,8 @@ SIZES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "power": (lambda n: math.pow(n - 4, -1) + math.pow(n - 3, 0.5), "n >= 3 and n != 4"),
     "subsets": (lambda n: math.comb(n - 4, 2), "n >= 4"),
     "behind a test": (lambda n: 24 // (n - 4) if n > 4 else 0, ""),
+    "caught": (lambda n: _or_zero(lambda: 24 / (n - 4), ZeroDivisionError), ""),
+    "caught logarithm": (lambda n: _or_zero(lambda: math.log(n - 4), ValueError), ""),
     "never 0": (lambda n: 24 // max(n - 4, 1) + 1 / n + n / (n + 2) + math.log(n), ""),
     "towards 0": (lambda n: int(9 / (n - 3.5)) + int(20 / (2 * n - 9)), ""),
 }

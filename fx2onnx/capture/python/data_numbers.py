@@ -54,7 +54,7 @@ def _arithmetic(op: Operator, order: int = 1) -> Callable[[DataNumber, object], 
             return NotImplemented  # type: ignore[no-any-return]  # it answers by its own operator
         one, two = (self.tensor, self.number_of(other))[::order]
         if op in _DIVISIONS and isinstance(two, torch.Tensor):
-            self.unknown.expect(two != 0, "a number that Python divides by is not 0")
+            self.unknown.expect(two != 0, "a number that Python divides by is not 0", ZeroDivisionError)
         elif op in _DIVISIONS:
             1 / two  # which raises where Python does
         return DataNumber(op(one, two), self.unknown)
@@ -75,7 +75,7 @@ def _rounded_by(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., int
     def rounded(self: DataNumber, digits: object = None) -> int | float:
         if digits is not None:
             self.refuse()
-        self.unknown.expect(self.tensor.isfinite(), "a number that Python rounds is finite")
+        self.unknown.expect(self.tensor.isfinite(), "a number that Python rounds is finite", ValueError)
         return op(self.tensor).clamp(-LARGEST, LARGEST).to(torch.int64).item()
 
     return rounded
@@ -94,8 +94,8 @@ class Unknown(Protocol):
 
     def refuse(self) -> NoReturn: ...
 
-    def expect(self, holds: torch.Tensor, text: str) -> None:
-        """Note that Python raises where the tensor ``holds`` is false, to be checked in the file."""
+    def expect(self, holds: torch.Tensor, text: str, error: type[Exception]) -> None:
+        """Note that Python raises an error where the tensor ``holds`` is false, to be checked in the file."""
 
     def is_shown(self) -> bool:
         """Return whether it is asked for in a statement that only prints, logs or raises, which is then reported."""

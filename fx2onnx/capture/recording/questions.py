@@ -288,9 +288,9 @@ class _Unknown:
         )
         raise because(Reason.REAL_NUMBER, error)
 
-    def expect(self, holds: torch.Tensor, text: str) -> None:
+    def expect(self, holds: torch.Tensor, text: str, error: type[Exception]) -> None:
         number = unwrap(holds.to(torch.int64).item())
-        self.tracer.sizes.assume(Relation("eq", (number, 1)), user_location(), text)
+        self.tracer.sizes.assume(Relation("eq", (number, 1)), user_location(), text, error)
 
     def is_shown(self) -> bool:
         return formats_message() or _is_shown(self.tracer)

@@ -197,16 +197,19 @@ def _size_node(item: object) -> DimNode | None:
 
 @answers_for_caller
 def _formula(formula: Formula, original: Function) -> Function:
-    """``original`` of sizes by an expression; of their plain numbers where there is none, or ``original`` raises."""
+    """``original`` of sizes by an expression; of their plain numbers where there is none."""
     needs = NEEDS.get(original.__name__)
 
     def computed(*args: Number, **kwargs: Number) -> Number:
         node = next(filter(None, map(_size_node, args)), None)
-        values = [*map(unwrap, args)] if node is not None and not kwargs else None
-        if values is not None and needs is not None and not has_result(node.env, needs(*values)):
-            return original(*map(_at_sample, args))
-        found = None if values is None else formula(*values)
-        return original(*args, **kwargs) if node is None or found is None else sym_number(node.env, found)
+        if node is None or kwargs:
+            return original(*args, **kwargs)
+        values = [*map(unwrap, args)]
+        if needs is not None and not has_result(node.env, needs(*values)):
+            original(*map(_at_sample, args))
+            raise ValueError("math domain error")
+        found = formula(*values)
+        return original(*args) if found is None else sym_number(node.env, found)
 
     return computed
 
@@ -335,7 +338,7 @@ def _floordiv(name: str, order: int) -> Function:
         if node is None or not (is_real_number(top) or is_real_number(bottom)):
             return own[type(self)](self, other)
         if not has_result(node.env, nonzero(bottom)):
-            return node.env.hint(top) // node.env.hint(bottom)
+            raise ZeroDivisionError("float floor division by zero")
         return sym_number(node.env, apply("floordiv", apply("float", top), apply("float", bottom)))
 
     return floordiv

@@ -156,13 +156,19 @@ class ShapeEnv(SizesOfRun):
         self.hints = {**self.hints, str(size): 11 + 2 * len(self.unbacked)}
         return size
 
-    def assume(self, what: str | Relation, where: SourceLocation | None, text: str = "") -> None:
-        """Take for true what ends the run where it is false; the report says ``text`` of it, where there is one."""
+    def assume(
+        self,
+        what: str | Relation,
+        where: SourceLocation | None,
+        text: str = "",
+        error: type[Exception] | None = None,
+    ) -> None:
+        """Take for true what ends the run with an ``error`` where it is false; the report says ``text`` of it, where there is one."""
         is_learnt = self.equate(what) if isinstance(what, Relation) else True
         if not self.takes_notes:
             return
         self.note_assertion(Assumption(text or str(what), where, "assertion"), is_learnt)
-        tracer = self.tracer() if is_caught() else None
+        tracer = self.tracer() if is_caught(error) else None
         if tracer is not None:
             road("errors that forward catches").warn_of_one_branch(
                 tracer, f"an error where {text or what} does not hold", where
@@ -212,10 +218,13 @@ class ShapeEnv(SizesOfRun):
         relation = Relation(sign, (one, other))
         if known is not None or certain(sign, from_one(one), from_one(other), self.facts.signed):
             return known is not False
+        error = ZeroDivisionError if sign == "ne" else ValueError
         if relation.symbols() & self.unbacked:
-            self.assume(relation, user_location())
+            self.assume(relation, user_location(), error=error)
             return True
-        return relation.at(self.decides_at) is not False and self.check(relation)
+        if relation.at(self.decides_at) is False:
+            return False
+        return self.decided(relation) if is_caught(error) else self.check(relation)
 
     def expect_of_data(self, relation: Relation) -> None:
         """torch checks ``relation``; that there is anything at all is none of a file's matters, unless the user asks for it."""

@@ -166,7 +166,7 @@ MATH: Mapping[str, Formula] = {
 
 
 # -- where Python raises ------------------------------------------------------------------------------------------------
-Needs: TypeAlias = list[tuple[str, Scalar, Scalar]]
+Needs: TypeAlias = Sequence[tuple[str, Scalar, Scalar]]
 """Comparisons that hold where an operation has a result."""
 
 
@@ -175,8 +175,11 @@ def nonzero(value: Scalar) -> Needs:
     terms = [*value.terms] if isinstance(value, Dim) and not value.constant else []
     if len(terms) != 1:
         return [("ne", value, 0)]
-    factors = [atom.args[0] if atom.op in _ZERO_AT_ZERO else Dim({(atom,): 1}) for atom in terms[0]]
-    return [need for factor in factors for need in ([("ne", factor, 0)] if factor == value else nonzero(factor))]  # type: ignore[arg-type, list-item]
+    found: list[tuple[str, Scalar, Scalar]] = []
+    for atom in terms[0]:
+        factor: Any = atom.args[0] if atom.op in _ZERO_AT_ZERO else Dim({(atom,): 1})
+        found += [("ne", factor, 0)] if factor == value else nonzero(factor)
+    return found
 
 
 _ZERO_AT_ZERO = frozenset({"truediv", "float", "real", "sqrt", "abs"})
@@ -185,7 +188,7 @@ _ZERO_AT_ZERO = frozenset({"truediv", "float", "real", "sqrt", "abs"})
 def _needs_of_power(base: Scalar, exponent: Scalar) -> Needs:
     """Roots of negative numbers are none that ``math.pow`` has."""
     is_root = isinstance(exponent, float) and not exponent.is_integer()
-    return ([("ge", base, 0)] if is_root else []) + needs_of_operator("pow", base, exponent)
+    return [*([("ge", base, 0)] if is_root else ()), *needs_of_operator("pow", base, exponent)]
 
 
 def needs_of_operator(op: str, one: Scalar, other: Scalar) -> Needs:
@@ -196,7 +199,7 @@ def needs_of_operator(op: str, one: Scalar, other: Scalar) -> Needs:
 
 
 def _needs_of_logarithm(value: Scalar, base: Scalar | None = None) -> Needs:
-    return [("gt", value, 0)] + ([] if base is None else [("gt", base, 0), ("ne", base, 1)])
+    return [("gt", value, 0), *(() if base is None else (("gt", base, 0), ("ne", base, 1)))]
 
 
 NEEDS: Mapping[str, Callable[..., Needs]] = {

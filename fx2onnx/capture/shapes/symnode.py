@@ -238,10 +238,11 @@ class DimNode:
     floor, ceil = partialmethod(_rounded, "floor"), partialmethod(_rounded, "ceil")
 
     def _of_integers(self, formula: size_math.Formula, other: DimNode) -> DimNode:
-        """Bits of two integers; of plain numbers where no expression is right at every size, or Python raises."""
+        """Bits of two integers; of plain numbers where no expression is right at every size."""
         is_shift = formula in (size_math.shift_left, size_math.shift_right)
-        has_result = not is_shift or size_math.has_result(self.env, [("ge", other.value, 0)])
-        found = formula(self.value, other.value) if has_result else None
+        if is_shift and not size_math.has_result(self.env, [("ge", other.value, 0)]):
+            raise ValueError("negative shift count")
+        found = formula(self.value, other.value)
         return self._wrap(formula(self.guard_int("", 0), other.guard_int("", 0)) if found is None else found)  # type: ignore[arg-type]
 
     bitwise_and = partialmethod(_of_integers, size_math.bit_and)
@@ -310,7 +311,8 @@ def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
         if type(other.value) is Dim or other.value <= 0:
             needs = size_math.needs_of_operator(op, self.value, other.value)
             if needs and not size_math.has_result(self.env, needs):
-                EVALUATE[op](self.hint, other.hint)  # raises as Python does
+                EVALUATE[op](self.hint, other.hint)  # raises in Python's words, at the sample's sizes
+                raise ZeroDivisionError("division by zero")
         return self._wrap(apply(op, self.value, other.value))
 
     return method

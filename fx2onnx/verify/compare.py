@@ -102,10 +102,10 @@ def verify(
     call = normalise_args(root, args, kwargs)
     arguments = bind(root.forward, *call, input_names)
     chosen, verdict = chosen_engines(engines), Verdict(seeds=list(seeds), effort=effort)
-    with as_file(model) as path, in_mode(root, training) as mode, on_cpu(root, call):
+    with as_file(model) as path, in_mode(root, training), on_cpu(root, call):
         proto = onnx.load(path, load_external_data=False)
         file = Interface.of(proto)
-        verdict.notes += filter(None, (mode, file.narrowed))
+        verdict.notes += filter(None, (file.narrowed,))
         arguments = with_state(root, arguments, file.state, file.inputs, file.outputs)
         names = [leaf.name for leaf in arguments.leaves]
         verdict.baked = [*dict.fromkeys([*file.baked, *getattr(getattr(model, "report", None), "baked", ()), *bake])]

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fx2onnx.base.errors import UserError, first_line
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.python.module_state import set_mode
 from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.capture_modes import attention_as_written
 from fx2onnx.torchcompat.dispatch import EagerMode
@@ -178,20 +179,15 @@ def _detached(value: Any, places: Collection[int]) -> Any:
 
 
 @contextlib.contextmanager
-def in_mode(root: torch.nn.Module, training: bool | None) -> Iterator[str]:
-    """The module in training mode or not, with None in its own, and afterwards as it was. Gives why it is not, where it does not let itself."""
+def in_mode(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
+    """The module in training mode or not, with None in its own, and afterwards as it was. As in an export only flags are set: a
+    ``train`` of the module's own may merge weights, or drop some.
+    """
     flags = [(module, module.training) for module in root.modules()]
-    problem = ""
     try:
-        if training is not None and any(flag != training for _, flag in flags):
-            root.train(training)
-    except NotImplementedError as cause:  # what torch.export makes has its mode in the graph
         for module, flag in flags:
-            module.training = flag
-        problem = f"the module does not change its mode: {first_line(cause)[:120]}"
-    try:
-        yield problem
+            set_mode(module, flag if training is None else training)
+        yield
     finally:
         for module, flag in flags:
-            if module.training != flag:
-                module.training = flag
+            set_mode(module, flag)

@@ -465,6 +465,40 @@ def test_all_is_as_before_in_many_modules(ways: list[str], end: str, action: Any
     check(ways, end, action, kind, training)
 
 
+class Merges(nn.Module):
+    """Its own ``train`` merges weights, as adapters do, and freezes some; setting attributes is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+        self.linear, self.added, self.is_merged = nn.Linear(3, 3), nn.Parameter(torch.ones(3, 3)), False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__.get("noted", []).append(name)
+        super().__setattr__(name, value)
+
+    def train(self, mode: bool = True) -> Merges:
+        super().train(mode)
+        if not mode and not self.is_merged:
+            self.linear.weight.data += self.added
+            self.is_merged, self.linear.bias.requires_grad = True, False
+            del self.added
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + (0 if self.is_merged else x @ self.added.T)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_modules_own_train_is_not_called(training: bool) -> None:
+    net = Merges()
+    torch.rand(3)
+    before = described(net), torch.get_rng_state().tolist()
+    result = fx2onnx.export(net, (X,), training=training, verify=True)
+    assert locate(result, net, (X,)) is None
+    assert (described(net), torch.get_rng_state().tolist()) == before
+
+
 @pytest.mark.parametrize(
     "way", ["rebinds in attribute", "adds in attribute", "twice", "rebinds in buffer", "rebinds in list"]
 )

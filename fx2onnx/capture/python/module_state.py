@@ -31,7 +31,7 @@ def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[tuple[
     own = [module.__dict__["forward"] for module in tree.modules if callable(module.__dict__.get("forward"))]
     if training is not None:
         for module in tree.modules:
-            _set_mode(module, module.training, training)
+            set_mode(module, training)
     keep_apart(set(map(type, tree.modules)), own)
     return snapshot
 
@@ -69,12 +69,13 @@ def _put_back(
     for module, kind, mode in modes:
         if type(module) is not kind:
             module.__class__ = kind
-        _set_mode(module, getattr(module, "training", None), mode)
+        set_mode(module, mode)
     snapshot.put_back()
 
 
-def _set_mode(module: torch.nn.Module, found: bool | None, mode: bool) -> None:
-    if found is mode:
+def set_mode(module: torch.nn.Module, mode: bool) -> None:
+    """Set a module's flag alone, without its own ``train``."""
+    if getattr(module, "training", None) is mode:
         return
     if "training" in module.__dict__:
         module.__dict__["training"] = mode  # a quarter of the time of ``Module.__setattr__``

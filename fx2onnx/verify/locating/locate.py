@@ -84,7 +84,12 @@ def locate(
             found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
             return None if found is None else with_entries(replace(found, on=on.name))
 
-        with in_mode(root, asked.training), on_cpu(root, (args, kwargs)) as (args, kwargs):
+        gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+        with (
+            torch.random.fork_rng(gpus),
+            in_mode(root, asked.training),
+            on_cpu(root, (args, kwargs)) as (args, kwargs),
+        ):
             is_here = verdict is None or by_values.where_failed(verdict) is None
             if is_here and (found := search(by_values.Elsewhere(args, kwargs))) is not None:
                 return found

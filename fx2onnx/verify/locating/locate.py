@@ -84,7 +84,8 @@ def locate(
             found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
             return None if found is None else with_entries(replace(found, on=on.name))
 
-        gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+        is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        gpus = range(torch.cuda.device_count() if is_used else 0)
         with (
             torch.random.fork_rng(gpus),
             in_mode(root, asked.training),

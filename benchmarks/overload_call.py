@@ -112,8 +112,9 @@ def drawn_call(overload: torch._ops.OpOverload, seed: int, index: int) -> Call |
 
 def _leaves_memory(overload: torch._ops.OpOverload, args: Any) -> bool:
     """Return whether the kernel, which checks nothing, would write beyond memory, or read a number that nobody wrote."""
-    if overload is torch.ops.aten.to.prim_dtype:
-        return args[1:2] == [None] and any(args[3:])
+    if overload in (torch.ops.aten.to.prim_dtype, torch.ops.aten.to.prim_Device):
+        place = 1 + int(overload is torch.ops.aten.to.prim_Device)
+        return list(args[place : place + 1]) in ([], [None]) and any(args[place + 2 :])
     is_checked = overload is not torch.ops.aten._stack.default
     return not is_checked and (
         len({leaf.shape for leaf in args[0]}) > 1 or not all(leaf.is_contiguous() for leaf in args[0])

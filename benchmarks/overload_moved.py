@@ -223,6 +223,14 @@ def with_other_numbers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
                 return floats(leaf) if leaf.is_floating_point() or leaf.is_complex() else integers(leaf)
 
             yield pytree.tree_map(other, (args, kwargs))
+    yield pytree.tree_map(_first_places, (args, kwargs))
+
+
+def _first_places(leaf: Any) -> Any:
+    """Masks that choose everything, and indices that every size has."""
+    if not isinstance(leaf, torch.Tensor) or leaf.is_floating_point() or leaf.is_complex():
+        return leaf
+    return torch.ones_like(leaf) if leaf.dtype in (torch.bool, torch.uint8) else torch.zeros_like(leaf)
 
 
 def _identity(leaf: torch.Tensor) -> torch.Tensor:

@@ -89,7 +89,7 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a log probability that is NaN or plus infinity"
     if re.search("upsample|interpolate|grid_sampl", name) and not is_finite:
         yield "infinities or NaN among what is resampled, by which weights of 0 are multiplied, and NaN as a place"
-    if name == "soft_margin_loss_backward" and bool((filled["self"].double() * filled["target"].double() < -88).any()):
+    if name == "soft_margin_loss_backward" and bool((filled["self"].double() * _negative(filled["target"]) > 88).any()):
         yield "an exponential that overflows in PyTorch's formula"
     if "scaled_dot_product" in name and not all(bool(filled[of].isfinite().all()) for of in ("query", "key", "value")):
         yield "infinite queries or keys, whose scores may all be minus infinity, or values that a weight of 0 multiplies"
@@ -236,6 +236,11 @@ def _is_at_an_edge(filled: dict[str, Any]) -> bool:
     edges = torch.linspace(low, high, filled["bins"] + 1, dtype=torch.float64)
     gaps = (values[:, None] - edges).abs()
     return bool((gaps < 1e-5 * max(abs(low), abs(high), 1e-30)).any())
+
+
+def _negative(value: torch.Tensor) -> torch.Tensor:
+    """In the tensor's own dtype, where unsigned integers wrap."""
+    return -value.double() if value.dtype == torch.bool else (-value).double()
 
 
 def _overflows(filled: dict[str, Any]) -> bool:

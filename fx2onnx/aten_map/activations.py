@@ -10,10 +10,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import axis_of, swap, unsqueeze
-from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype, opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.functions import erfc
+from fx2onnx.irx.functions import erfc, expm1
 
 aten = torch.ops.aten
 DOUBLE, INT32 = ir.DataType.DOUBLE, ir.DataType.INT32
@@ -125,6 +125,10 @@ def _prelu_kernel(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
 register_shared(prelu, "PRelu", *overloads_of("prelu"))
 
 
+MOST_ALPHA = 64.0
+"""onnxruntime multiplies the difference of an exponential and 1 by alpha, and so its rounding."""
+
+
 def _elu(op: Emit, value: ir.Value, alpha: float) -> ir.Value:
     return op.Elu(value) if alpha == 1 else op.Elu(value, alpha=alpha)
 
@@ -136,13 +140,13 @@ def elu(op: Emit, self: ir.Value, alpha: Any, scale: Any, input_scale: Any) -> i
     x < 0: scale * alpha * (exp(input_scale * x) - 1); else scale * x.
     """
     alpha, scale, input_scale = float(alpha), float(scale), float(input_scale)
-    if input_scale == 1 and scale == 1 and math.isfinite(alpha):
+    if input_scale == 1 and scale == 1 and abs(alpha) <= MOST_ALPHA:
         return _elu(op, self, alpha)
-    dtype = op.dtype(self)
-    curve = op.Sub(op.Exp(op.Mul(self, op.const(input_scale, dtype))), op.const(1, dtype))
-    negative = op.Mul(curve, op.const(alpha * scale, dtype))
-    positive = op.Mul(self, op.const(scale, dtype))
-    return op.Where(op.Less(self, op.const(0, dtype)), negative, positive)
+    dtype = opmath(op.dtype(self))
+    value = op.cast(self, dtype)
+    negative = op.Mul(expm1(op, op.Mul(value, op.const(input_scale, dtype))), op.const(alpha * scale, dtype))
+    found = op.Where(op.Less(value, op.const(0, dtype)), negative, op.Mul(value, op.const(scale, dtype)))
+    return op.cast(found, op.dtype(self))
 
 
 @translates(aten.celu.default)
@@ -153,13 +157,9 @@ def celu(op: Emit, self: ir.Value, alpha: Any) -> ir.Value:
     """
     if float(alpha) == 1:
         return _elu(op, self, 1.0)
-    is_finite = math.isfinite(alpha)
-    if op.opset >= 12 and op.dtype(self) == ir.DataType.FLOAT and is_finite:
-        return op.Celu(self, alpha=float(alpha))
-    factor = op.const(float(alpha), op.dtype(self))
-    if float(alpha) < 0 or not is_finite:
+    if op.opset < 12 or op.dtype(self) == ir.DataType.DOUBLE or not 0 <= float(alpha) <= MOST_ALPHA:
         return elu(op, self, float(alpha), 1.0, 1 / float(alpha))
-    return op.Mul(_elu(op, op.Div(self, factor), 1.0), factor)
+    return op.cast(op.Celu(op.cast(self, ir.DataType.FLOAT), alpha=float(alpha)), op.dtype(self))
 
 
 @translates(aten.selu.default)

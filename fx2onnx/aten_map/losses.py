@@ -222,8 +222,11 @@ def _hinge_embedding(op: Emit, self: ir.Value, target: ir.Value, margin: float, 
 def _margin_ranking(
     op: Emit, input1: ir.Value, input2: ir.Value, target: ir.Value, margin: float, reduction: int
 ) -> ir.Value:
-    """max(-t (x1 - x2) + margin, 0). The product of integers wraps as theirs does, before the margin is added."""
-    (loss,) = worked(op, _wrapped(op, "Mul", target, _wrapped(op, "Sub", input2, input1)))
+    """max(-t (x1 - x2) + margin, 0). Integers wrap at each step in their own dtypes, before the margin is added."""
+    negative, gap = target, _wrapped(op, "Sub", input2, input1)
+    if not (op.is_float(target) and op.is_float(gap)):
+        negative, gap = _wrapped(op, "Sub", op.const(0, op.dtype(target)), target), _wrapped(op, "Sub", input1, input2)
+    (loss,) = worked(op, _wrapped(op, "Mul", negative, gap))
     return reduced_loss(op, at_least_zero(op, op.Add(loss, float(margin)) if margin else loss), reduction)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import flattened, squeeze, swap, unsqueeze, whole
+from fx2onnx.aten_map.table.axes import flattened, squeeze, swap, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype, opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
@@ -23,11 +23,11 @@ NARROW_INTEGERS = frozenset(
 
 
 def product(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    """``MatMul`` in every dtype PyTorch multiplies in. Over no elements, as data may decide, onnxruntime 1.31 gives what was in
-    memory before.
-    """
+    """``MatMul`` in every dtype PyTorch multiplies in. Over no elements onnxruntime 1.31 gives what was in memory before."""
     dtype, length = op.dtype(lhs), op.dims(lhs)[-1]
     found = _product(op, lhs, rhs, dtype)
+    if length == 0:
+        return zeros(op, op.dims(found), dtype)
     if not op.may_be_zero(length):
         return found
     return op.Where(op.Equal(op.size(length), op.const(0)), op.const(0, op.dtype(found)), found)

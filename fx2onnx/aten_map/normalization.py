@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels, trained
+from fx2onnx.aten_map.reductions import mean
 from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, floating, opmath, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
@@ -65,8 +67,17 @@ def _layer_norm(
     bias: ir.Value | None,
     eps: float,
 ) -> tuple[ir.Value, ...]:
+    if len(op.result) > 1 and 0 in normalized_shape:
+        return _of_no_elements(op)
     found = layer_normalized(op, input, len(normalized_shape), weight, bias, eps, statistics=len(op.result) > 1)
     return tuple(op.cast(value, op.result_dtype(index)) for index, value in enumerate(found))
+
+
+def _of_no_elements(op: Emit) -> tuple[ir.Value, ...]:
+    """Empty output, mean and 1 / deviation over no elements, as PyTorch gives them."""
+    return tuple(
+        filled(op, dims, number, dtype) for (dtype, dims), number in zip(op.result, (0, 0, math.nan), strict=True)
+    )
 
 
 register_shared(_layer_norm, "LayerNormalization from opset 17 on", *overloads_of("layer_norm native_layer_norm"))
@@ -87,8 +98,8 @@ def rms_normalized(
         scale = filled(op, dims[-count:], 1, dtype) if weight is None else op.cast(weight, dtype)
         return (op.RMSNormalization(value, scale, axis=-count, epsilon=float(eps)),)
     wide = op.cast(value, inner)
-    mean = op.ReduceMean(op.Mul(wide, wide), axes=list(range(-count, 0)), keepdims=1)
-    rms = op.Sqrt(op.Add(mean, op.const(float(eps), inner)))
+    square = mean(op, op.Mul(wide, wide), range(-count, 0), keepdim=True)
+    rms = op.Sqrt(op.Add(square, op.const(float(eps), inner)))
     output = op.Div(wide, rms)
     if weight is not None:
         output = op.Mul(output, op.cast(weight, inner))
@@ -150,6 +161,8 @@ def native_group_norm(
     eps: float,
 ) -> tuple[ir.Value, ...]:
     """native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)"""
+    if HxW == 0:
+        return _of_no_elements(op)
     is_plain = op.rank(input) > 1 and op.dims(input)[:2] == (N, C)
     value = input if is_plain else op.reshape(input, (N, C, HxW))
     output = group_normalized(op, value, group, weight, bias, eps)

@@ -89,6 +89,10 @@ class Emit(Accessors, Operators):
         lists among ``inputs`` become constants of the first tensor operand's dtype (lists: int64).
         """
         schema = schema_of(op_type, self.opset, domain)
+        axes = keywords.get("axes")
+        if isinstance(axes, list | tuple) and op_type.startswith("Reduce") and isinstance(inputs[0], ir.Value):
+            rank = self.rank(inputs[0])  # onnxruntime keeps an empty axis that a negative number names
+            keywords["axes"] = [axis + rank if axis < 0 else axis for axis in axes]
         operands, attrs = self._split_keywords(schema, inputs, keywords)
         values = self._as_values(schema, operands)
         missing = precision.missing_half(schema, self.opset, values)

@@ -13,6 +13,11 @@ _CPU = re.compile(
     r"|half.*(CPU|GPU)|(?<!and )(on|for) (the )?CPU|deterministic|compil(ed|ing|ation)",
     re.I,
 )
+_NOWHERE = re.compile(
+    r"\"(airy_ai\w*|\w*bessel_\w+|\w*polynomial_\w+|cdist\w*|pdist\w*|\w*cholesky\w*|ctc_loss\w*|erfcx\w*|geqrf\w*|histogram\w*"
+    r"|ldl_\w+|linalg[._](eig|svd|lstsq|lu)\w*|log_ndtr\w*|lu_\w+|ndtri\w*|or[gm]qr\w*|triangular_solve\w*|zeta\w*)\" not implemented"
+)
+"""Kernels that no device of PyTorch has in half precision (``dtypes`` and ``dtypesIfCUDA`` of its operator database)."""
 _OF_FAKES = re.compile(r"FakeTensor|tensor subclasses|meta tensor|Cannot access (storage|data)")
 _NO_FAKE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
 
@@ -24,7 +29,7 @@ def is_about_dtypes(error: BaseException) -> bool:
 
 def is_about_cpu(error: BaseException | str) -> bool:
     """True if a kernel refuses what kernels of other devices may take; also for the text of an error."""
-    return _CPU.search(str(error)) is not None
+    return _CPU.search(str(error)) is not None and _NOWHERE.search(str(error)) is None
 
 
 def is_of_fakes(error: BaseException) -> bool:

@@ -27,7 +27,13 @@ COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 SHARES, BAGS = torch.rand(3, 1) * 0.8 + 0.1, (R(5, 2), T([1, 2, 4, 0, 3, 2]), T([0, 2]))
 BATCHES = [(R(3, 1, 4, 2), R(4, 5, 2)), (R(4, 2), R(3, 5, 2)), (R(1, 4, 2), R(5, 2)), (R(3, 4, 2), R(3, 5, 2))]
 
+EMPTY, BYTES_2D = torch.zeros(2, 3, 0), T([[5, 4], [1, 250]], dtype=torch.uint8)
+
 CASES = [
+    *(case(of, R(6).to(dtype) * 9, *alpha) for of in (aten.celu.default, aten.elu.default) for dtype, *alpha in ((torch.float32, 2**40), (torch.float16, 0.001), (torch.float64, 100.0))),
+    *(case(of, EMPTY[0], *rest) for of, *rest in ((aten.mv.default, EMPTY[0, 0]), (aten.matmul.default, EMPTY[0, 0]), (aten._fused_rms_norm.default, [0], None, 0.0), (aten.native_layer_norm.default, [0], None, None, 1e-5))),
+    *(case(of, EMPTY, *rest) for of, *rest in ((aten.matmul.default, EMPTY[0, 0]), (aten._fused_rms_norm.default, [3, 0], None, 0.1), (aten.native_group_norm.default, None, None, 2, 3, 0, 3, 1e-5))),
+    *(case(aten.margin_ranking_loss.default, BYTES_2D, BYTES_2D.flip(0), BYTES_2D.to(dtype), margin, 0) for dtype in (torch.uint8, torch.int64, torch.float32) for margin in (0.0, 0.5)),
     *(case(of, torch.zeros(0, 2, dtype=dtype)) for of in (aten.median.default, aten.nanmedian.default) for dtype in (torch.bool, torch.int32, torch.float32)),
     *(case(aten.kl_div.default, torch.rand(3, 4).double(), (torch.rand(3, 4) + 0.1).to(of), how, log_target=logs) for of in (torch.float16, torch.bfloat16, torch.float32) for how, logs in ((0, False), (1, True))),
     case(aten._ctc_loss_backward.default, R(2), LOGS, T([[1, 2], [3, 3]]), [3, 3], [2, 1], T([NAN, 1.0]), *aten._ctc_loss.default(LOGS, T([[1, 2], [3, 3]]), [3, 3], [2, 1])[1:], 0, True),
@@ -318,6 +324,8 @@ def test_exported(module, args):
 
 
 REFUSED = [
+    *((lambda x, *of, form=form: form(x, of, T(0.5)), (R(3, 2), T([2]), T(1), T(True))) for form in (aten._index_put_impl.default, aten.index_put.default)),
+    *((Call(aten._ctc_loss_backward.default, T([[1], [2]]), [3, 3], [1, 1], *of, 0), (grad, LOGS)) for grad, *of in ((R(2).half(), R(2), R(2, 3, 3)), (R(2), R(2), R(1, 3, 3)))),
     *((Call(of, states, [R(rows, 3), R(rows, 1)] * 2, False, 2, 0.0, False, False), (R(3, 3), T([2, 1]))) for of, states, rows in ((aten.lstm.data, [R(2, 2, 1)] * 2, 1), (aten.gru.data, R(2, 2, 1), 2))),
     (Call(aten.slow_conv3d.default, [2, 2, 3], R(3), [1, 2, 2]), (R(1, 3, 5, 3, 7), R(3, 3, 3, 3, 3))),
     *((Call(aten.gru.data, R(1, count, 1), [R(3, 1), R(3, 1)], False, 1, 0.0, False, False), (R(4, 1), T([2, 2]))) for count in (0, 1)),

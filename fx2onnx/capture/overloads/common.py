@@ -108,6 +108,7 @@ _MASKS = (torch.bool, torch.uint8)
 def note_places_of_all(tracer: Tracer, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> None:
     """``note_places`` for each index of the first axes; a mask among the indices takes as many as it has, of the same sizes."""
     taken = sum(index.dim() if index is not None and index.dtype in _MASKS else 1 for index in indices)
+    taken = max(taken, len(indices))  # masks without axes count as one
     if taken > tensor.dim():  # as eager PyTorch says, here and below
         raise IndexError(f"too many indices for tensor of dimension {tensor.dim()} (got {taken})")
     axis = 0

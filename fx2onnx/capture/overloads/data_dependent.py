@@ -10,6 +10,7 @@ import torch
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
 from fx2onnx.capture.overloads.reshapes import keep_rank
+from fx2onnx.capture.recording.eager_refusals import not_tried
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import axis_of, dims_of
 from fx2onnx.capture.registry import Call, Kind, register
@@ -142,8 +143,22 @@ def _ctc_loss_parts(
 
 
 @register(Kind.RECORD, aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor)
-def _ctc_loss_backward(tracer: Tracer, call: Call, log_probs: torch.Tensor) -> object:
-    """_ctc_loss_backward: of the type of log_probs."""
+def _ctc_loss_backward(
+    tracer: Tracer,
+    call: Call,
+    grad: torch.Tensor,
+    log_probs: torch.Tensor,
+    neg_log_likelihood: torch.Tensor,
+    log_alpha: torch.Tensor,
+) -> object:
+    """_ctc_loss_backward: of the type of log_probs. The real kernel reads beyond the other operands where they do not fit."""
+    steps, batch = dims_of(log_probs)[:2]
+    for operand, sizes in ((grad, [batch]), (neg_log_likelihood, [batch]), (log_alpha, [batch, steps])):
+        if operand.dtype != log_probs.dtype or operand.dtype.itemsize < 4:
+            raise not_tried(RuntimeError(f"the gradient of ctc_loss of {log_probs.dtype} with {operand.dtype}"))
+        given = dims_of(operand)[: len(sizes)]
+        if all(isinstance(size, int) for size in (*given, *sizes)) and [*given] != sizes:
+            raise not_tried(ValueError(f"the gradient of ctc_loss: sizes {given} in the place of {sizes}"))
     return record_sized(tracer, call, [(log_probs.dtype, dims_of(log_probs))])
 
 

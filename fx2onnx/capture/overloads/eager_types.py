@@ -89,7 +89,7 @@ def _saved_statistics(
     return record_sized(tracer, call, outputs[:returns])
 
 
-@register(Kind.RECORD, aten.to.prim_dtype)
+@register(Kind.RECORD, aten.to.prim_dtype, aten.to.prim_Device)
 def _to_number_of_dtype(tracer: Tracer, call: Call, self: torch.Tensor, dtype: object, copy: bool) -> object:
     """TorchScript's cast; of a copy without a dtype PyTorch reads a number that nobody wrote."""
     if dtype is not None or not copy:

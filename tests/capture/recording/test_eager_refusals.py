@@ -130,6 +130,32 @@ ALONE: dict[str, tuple[Callable[[torch.Tensor], Any], torch.dtype]] = {
     "product of bools": (lambda x: x @ x, BOOL),
     "bilinear": (lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"), LONG),
     "cholesky": (torch.linalg.cholesky, LONG),
+    **{
+        f"{function.__name__} of {dtype}, which no device has": (function, dtype)
+        for function in (
+            torch.linalg.eigh,
+            torch.linalg.inv,
+            torch.linalg.qr,
+            torch.det,
+            torch.linalg.svdvals,
+            torch.pdist,
+            torch.special.bessel_j0,
+            torch.special.ndtri,
+            torch.special.log_ndtr,
+        )
+        for dtype in (HALF, torch.bfloat16)
+    },
+    **{
+        f"{function.__name__} of two in half precision": (lambda x, function=function: function(x, x), HALF)
+        for function in (
+            torch.cdist,
+            torch.special.zeta,
+            torch.special.hermite_polynomial_h,
+            torch.linalg.solve,
+            torch.cholesky_solve,
+        )
+    },
+    "ctc": (lambda x: F.ctc_loss(x[:, None], torch.ones(1, 1).long(), (3,), (1,)), HALF),
     "embedding": (lambda x: F.embedding(x, x), FLOAT),
     "gather": (lambda x: x.gather(0, x), FLOAT),
 }
@@ -146,7 +172,11 @@ TAKEN: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "chosen": (torch.where, (_sample(BOOL, 3), _sample(FLOAT, 3), _sample(LONG, 3))),
     "joined": (lambda x, y: torch.cat([x, y]), (_sample(FLOAT, 3), _sample(LONG, 3))),
     "integers": (lambda x: x @ x, (_sample(LONG, 3, 3),)),
-    "half in a kernel that the CPU lacks": (torch.cdist, (_sample(HALF, 3, 3), _sample(HALF, 3, 3))),
+    "half in a kernel that the CPU lacks": (
+        lambda x: F.interpolate(x[None, None], (2, 2), mode="bilinear", antialias=True),
+        (_sample(HALF, 3, 3),),
+    ),
+    "half in distances that a product gives": (torch.cdist, (_sample(HALF, 30, 3), _sample(HALF, 30, 3))),
     "grouped": (lambda x: F.group_norm(x, 40), (_sample(FLOAT, 1, 320, 9),)),
     "divided integers": (lambda x, y: x // y, (_sample(LONG, 3), _sample(LONG, 3))),
     "norm of half": (lambda x, w: F.layer_norm(x, (4,), w, w), (_sample(HALF, 3, 4), _sample(FLOAT, 4))),

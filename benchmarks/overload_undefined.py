@@ -89,6 +89,8 @@ def reasons(call: Any) -> Iterator[str]:
         yield "a log probability that is NaN or plus infinity"
     if re.search("upsample|interpolate|grid_sampl", name) and not is_finite:
         yield "infinities or NaN among what is resampled, by which weights of 0 are multiplied, and NaN as a place"
+    if name in ("softplus", "soft_margin_loss") and is_finite and not bool(call.outputs[0].isfinite().all()):
+        yield "an exponential that overflows in PyTorch's formula"
     if name == "soft_margin_loss_backward" and bool((filled["self"].double() * _negative(filled["target"]) > 88).any()):
         yield "an exponential that overflows in PyTorch's formula"
     if "scaled_dot_product" in name and not all(bool(filled[of].isfinite().all()) for of in ("query", "key", "value")):

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 def both(
     nodes: list[Any], feeds: dict[str, Array], constants: dict[str, Array], outputs: list[str], opset: int = 17
 ) -> tuple[list[Array], list[Array]]:
-    """What the runner gives, three times with the same bits, and what onnxruntime gives."""
+    """What the runner gives, three times with the same bits, and what onnxruntime gives. The plan is made with other values."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in feeds.items()
@@ -30,7 +30,9 @@ def both(
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     data = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
     session = ort.InferenceSession(data)
-    runs = [session.run(None, feeds) for _ in range(3)]
+    turned = {name: np.ascontiguousarray(np.flip(array)).reshape(array.shape) for name, array in feeds.items()}
+    runs = [session.run(None, given) for given in (feeds, turned, feeds, feeds)]
+    del runs[1]
     for later in runs[1:]:
         assert [one.tobytes() for one in later] == [one.tobytes() for one in runs[0]], "two runs differ"
     options = onnxruntime.SessionOptions()
@@ -387,6 +389,24 @@ def test_recurrences_of_no_step_and_of_extreme_gates() -> None:
                 assert (np.isfinite(one) == np.isfinite(other)).all() or value == np.inf
                 np.testing.assert_allclose(one[np.isfinite(other)], other[np.isfinite(other)], atol=1e-6)
         assert np.isnan(session.run(None, {"x": np.full((1, 1, 2), np.nan, np.float32)})[0]).all()
+
+
+@pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean", "Clip low", "Clip high"])
+@pytest.mark.parametrize(
+    "shapes", [((3, 4), (4,), (3, 1)), ((1, 5), (1,), (5,)), ((1, 1), (1, 1), ()), ((2, 3), (2, 3))]
+)
+def test_steps_of_few_numbers(op: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    feeds = {f"x{place}": normal(*shape, seed=place) for place, shape in enumerate(shapes)}
+    feeds["x0"].flat[0] = np.nan
+    name, _, side = op.partition(" ")
+    inputs, constants = list(feeds), {"limit": np.float32(0.2)}
+    if side:
+        inputs, feeds = ["x0", "", "limit"] if side == "high" else ["x0", "limit"], {"x0": feeds["x0"]}
+    nodes = [helper.make_node(name, inputs, ["a"]), helper.make_node("Transpose", ["a"], ["b"])]
+    nodes.append(helper.make_node("LayerNormalization", ["b", "one"], ["y"]))
+    columns = len(both(nodes[:2], feeds, constants, ["b"])[0][0][0])
+    given, wanted = both(nodes, feeds, {**constants, "one": normal(columns, seed=9)}, ["a", "y"])
+    agree(given, wanted)
 
 
 def expected_top(x: Array, count: int, axis: int, largest: int) -> Array:

@@ -44,6 +44,17 @@ def test_two_adds() -> None:
     assert [step.op_type for step in session.program.steps] == ["Add"]
 
 
+def test_strings_are_joined_in_every_run() -> None:
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["y"], axis=0),
+        helper.make_node("Concat", ["y", "x"], ["z"], axis=0),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in "xz"]
+    session = ort.InferenceSession(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:])))
+    for words in (["a", "b"], ["c", "d"], ["e", "f"]):
+        assert session.run(None, {"x": np.array(words, object)})[0].tolist() == words * 3
+
+
 @pytest.mark.parametrize("form", ["path", "bytes", "proto", "ir"])
 def test_every_source(form: str, tmp_path) -> None:
     proto = relu_model(["n", 2])

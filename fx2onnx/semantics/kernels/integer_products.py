@@ -83,12 +83,17 @@ def to_int32(sums: Array, out: Array) -> None:
     np.copyto(out, sums, casting="unsafe")
 
 
-def rounded_to_bounds(x: Array, zero: Array | None, low: float, high: float) -> None:
-    """x = min(max(round(x) + zero, low), high), in place."""
-    np.rint(x, out=x)
+def into_codes(x: Array, zero: Array | None, out: Array) -> None:
+    """out = saturate(round(x) + zero); x of float32 is overwritten, and NaN is the least code, as in onnxruntime."""
+    low, high = integer_range(out.dtype)
+    np.rint(x, x)
     if zero is not None and zero.any():
-        np.add(x, zero, out=x)
-    clip(x, np.asarray(low, x.dtype), np.asarray(high, x.dtype), x)
+        np.add(x, zero.astype(FLOAT32), x)
+    clip(x, np.asarray(low, FLOAT32), np.asarray(high, FLOAT32), x)
+    line = x.reshape(-1)
+    if np.isnan(np.dot(line, line)):
+        np.copyto(x, low, where=np.isnan(x))
+    np.copyto(out, x, casting="unsafe")
 
 
 def requantize(sums: Array, factor: Array, zero: Array, out: Array) -> None:
@@ -96,16 +101,14 @@ def requantize(sums: Array, factor: Array, zero: Array, out: Array) -> None:
 
     Shapes: sums and out alike; factor is a scalar or broadcasts.
     """
-    low, high = integer_range(out.dtype)
-    shift = zero.astype(FLOAT32).reshape(())
+    zero = zero.reshape(())
     wide = sums if sums.dtype == FLOAT32 else sums.astype(FLOAT32)
     rows = 1 if wide.ndim < 2 else max(1, FACTOR_BLOCK // max(1, math.prod(wide.shape[1:])))
     for start in range(0, len(wide) if wide.ndim else 1, rows):
         part = wide[start : start + rows] if wide.ndim else wide
         by = factor[start : start + rows] if factor.ndim == wide.ndim > 0 and len(factor) > 1 else factor
         np.multiply(part, by, out=part)
-        rounded_to_bounds(part, shift, low, high)
-        np.copyto(out[start : start + rows] if wide.ndim else out, part, casting="unsafe")
+        into_codes(part, zero, out[start : start + rows] if wide.ndim else out)
 
 
 def check_codes(*arrays: Array) -> None:

@@ -38,7 +38,7 @@ def _prepare_layer_norm(facts: Facts) -> Prepared | None:
         return None
     shape, axis = spec[0], check_axis(attrs.get("axis", -1), len(spec[0]))
     matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
-    share = np.full((matrix[1], 1), 1 / matrix[1], FLOAT32)
+    ones = np.ones((matrix[1], 1), FLOAT32)
     width, least = (np.asarray(value, FLOAT32) for value in (matrix[1], matrix[1] * attrs.get("epsilon", 1e-5)))
     root = np.sqrt(width)
 
@@ -47,7 +47,8 @@ def _prepare_layer_norm(facts: Facts) -> Prepared | None:
         (rows, made), flat = reshaped(x, matrix), y.reshape(matrix)
         dots = partial(vecdot, flat, flat, scale[:, 0])
         made += [
-            partial(np.dot, rows, share, mean),
+            partial(np.dot, rows, ones, mean),
+            each(np.divide, mean, mean, width),
             each(np.subtract, flat, rows, mean),
             partial(np.dot, flat, flat.T, scale) if len(flat) == 1 else dots,
             each(np.add, scale, scale, least),

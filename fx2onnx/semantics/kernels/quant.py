@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.semantics.kernels.activation import TILE
 from fx2onnx.semantics.kernels.cast import cast_array
-from fx2onnx.semantics.kernels.integer_products import integer_range, rounded_to_bounds
+from fx2onnx.semantics.kernels.integer_products import integer_range, into_codes
+from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, Dtype, Spec, is_integer, numpy_dtype_of_code, widen
@@ -42,21 +44,44 @@ def check_zero_point(scale: Array, zero_point: Array | None) -> None:
         raise ValueError(f"the zero point has the shape {list(zero_point.shape)}, the scale {list(scale.shape)}")
 
 
+def _into_codes(x: Array, factor: Array, zero: Array | None, out: Array) -> None:
+    """out = saturate(round(x / factor) + zero) of float32; NaN is the least code. One scale is for a tile at a time."""
+    is_flat = factor.ndim == 0 and (zero is None or zero.ndim == 0) and x.flags.c_contiguous
+    source, target = (x.reshape(-1), out.reshape(-1)) if is_flat else (x, out)
+    step = TILE if is_flat else max(len(source), 1)
+    room = np.empty((min(step, len(source)), *source.shape[1:]), FLOAT32)
+    for start in range(0, len(source), step):
+        part = source[start : start + step]
+        np.divide(part, factor, room[: len(part)])
+        into_codes(room[: len(part)], zero, target[start : start + step])
+
+
 def _to_integer(scaled: Array, zero: Array | None, dtype: Dtype) -> Array:
-    """saturate(round(scaled) + zero); ``scaled`` may be overwritten, and NaN counts as 0."""
-    low, high = integer_range(dtype)
-    if scaled.dtype == FLOAT32 and dtype.kind in "iu" and dtype.itemsize <= 2 and not np.isnan(scaled).any():
-        rounded_to_bounds(scaled, None if zero is None else zero.astype(FLOAT32), low, high)
-        return scaled.astype(dtype)
+    """saturate(round(scaled) + zero); NaN is the least code, as in onnxruntime."""
     wide = widen(scaled)
-    rounded = np.rint(np.where(np.isnan(wide), -np.inf, wide)).astype(np.float64)  # onnxruntime: the least code
+    rounded = np.rint(np.where(np.isnan(wide), -np.inf, wide)).astype(np.float64)
     if zero is not None:
         rounded = rounded + zero.astype(np.int32)
-    return np.clip(rounded, low, high).astype(np.int32).astype(dtype)
+    return np.clip(rounded, *integer_range(dtype)).astype(np.int32).astype(dtype)
 
 
-@kernel("QuantizeLinear", 10)
+def _code_dtype(inputs: Sequence[Array | None], attrs: Mapping[str, Any]) -> Dtype:
+    zero_point, output_dtype = inputs[2] if len(inputs) > 2 else None, attrs.get("output_dtype", 0)
+    dtype = numpy_dtype_of_code(output_dtype) if output_dtype else UINT8
+    if zero_point is None:
+        return dtype
+    if output_dtype and zero_point.dtype != dtype:
+        raise TypeError(f"output_dtype is {dtype}, the zero point is {zero_point.dtype}")
+    return zero_point.dtype
+
+
+def quantize_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    return ((inputs[0].shape, _code_dtype(inputs, attrs)),)
+
+
+@kernel("QuantizeLinear", 10, kind="into", infer=quantize_infer)
 def quantize_linear(
+    out: list[Array],
     x: Array,
     scale: Array,
     zero_point: Array | None = None,
@@ -66,15 +91,15 @@ def quantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
     precision: int = 0,
-) -> Array:
-    """saturate(round(x / scale) + zero_point), per tensor, axis or block."""
+) -> None:
+    """out[0] = saturate(round(x / scale) + zero_point), per tensor, axis or block."""
     check_zero_point(scale, zero_point)
-    dtype = numpy_dtype_of_code(output_dtype) if output_dtype else np.dtype(np.uint8)
-    if zero_point is not None:
-        if output_dtype and zero_point.dtype != dtype:
-            raise TypeError(f"output_dtype is {dtype}, the zero point is {zero_point.dtype}")
-        dtype = zero_point.dtype
+    dtype = out[0].dtype
     factor = spread(scale, x, axis, block_size)
+    zero = None if zero_point is None else spread(zero_point, x, axis, block_size)
+    if x.dtype == factor.dtype == FLOAT32 and not precision and dtype.kind in "iu" and dtype.itemsize <= 2:
+        _into_codes(x, factor, zero, out[0])
+        return
     if precision:
         wanted = numpy_dtype_of_code(precision)
         scaled = cast_array(x, wanted) / cast_array(factor, wanted)
@@ -83,12 +108,12 @@ def quantize_linear(
     else:
         scaled = widen(x).astype(widen(factor).dtype) / widen(factor)
     scaled = np.asarray(scaled, order="C")
-    zero = None if zero_point is None else spread(zero_point, x, axis, block_size)
     if is_integer(dtype):
-        return _to_integer(scaled, zero, dtype)
+        out[0][...] = _to_integer(scaled, zero, dtype)
+        return
     if zero is not None and dtype.itemsize == 1 and not dtype.name.startswith("float8"):
         scaled = widen(scaled) + zero.astype(np.float32)
-    return cast_array(np.asarray(widen(np.asarray(scaled))), dtype, bool(saturate))
+    out[0][...] = cast_array(np.asarray(widen(np.asarray(scaled))), dtype, bool(saturate))
 
 
 @kernel("DequantizeLinear", 10)
@@ -123,10 +148,7 @@ def dynamic_quantize_linear(out: list[Array], x: Array, *, n_outputs: int = 3) -
     low = min(float(np.minimum.reduce(x, None)), 0.0) if x.size else 0.0
     high = max(float(np.maximum.reduce(x, None)), 0.0) if x.size else 0.0
     scale = np.float32(np.float32(high - low) / np.float32(255))
-    zero = np.float32(0) if scale == 0 else np.clip(np.rint(np.float32(-low) / scale), 0, 255)
-    wide = np.empty(x.shape, FLOAT32)
-    np.divide(x, np.asarray(scale if scale != 0 else 1, FLOAT32), wide)
-    rounded_to_bounds(wide, np.asarray(zero, FLOAT32), 0, 255)
-    np.copyto(out[0], wide, casting="unsafe")
+    zero = np.float32(0) if scale == 0 else clip(np.rint(np.float32(-low) / scale), np.float32(0), np.float32(255))
+    _into_codes(x, np.asarray(scale if scale != 0 else 1, FLOAT32), np.asarray(zero, UINT8), out[0])
     for one, value in zip(out[1:], (scale, zero), strict=False):
         one[...] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from fx2onnx.semantics.kernels.recurrence import Activation, Recurrence, Step
 from fx2onnx.semantics.registry import Calls, Facts, Prepared, kernel, run_all
 from fx2onnx.semantics.types import Array, Spec, widen
 
+KEPT_BYTES = 1 << 22
+"""Projected inputs up to this size are kept by a plan with the calls that read them; larger ones are made at each run."""
 USUAL = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 
 
@@ -63,7 +66,9 @@ def _prepare(op: str) -> Callable[[Facts], Prepared | None]:
             lengths, *starts = [*inputs[3:], None, None, None][: 2 + (op == "LSTM")]
             return usual_calls(op, Recurrence(x, w, r, None, dict(attrs), GATES[op]), joined, lengths, starts, outs)
 
-        return Prepared(Calls(calls), inplace=())
+        if 4 * math.prod(x[0][:2]) * r.shape[0] * r.shape[1] <= KEPT_BYTES:
+            return Prepared(Calls(calls), inplace=())
+        return Prepared(lambda *operands: run_all(calls(*operands)), inplace=())
 
     return prepare
 

@@ -23,13 +23,13 @@ from fx2onnx.semantics.kernels.integer_products import (
 )
 from fx2onnx.semantics.kernels.matmul import gemm_infer, matmul_shape
 from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_window
-from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_linear
+from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_infer, quantize_linear
 from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, Dtype
 
-kernel("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
+kernel("QuantizeLinear", domain=MICROSOFT, kind="into", infer=quantize_infer)(quantize_linear)
 kernel("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
 
 

@@ -241,7 +241,7 @@ def places_of(texts: Sequence[str]) -> dict[str, str]:
 def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -> Any:
     """The ``dynamic_shapes`` argument of ``fx2onnx.export`` for ``source``; None where all sizes are fixed.
 
-    Sizes of the source's own proposal (``"default"``) may turn out static; those that the user names may not.
+    Names of the source's own proposal (``"default"``) may turn out static; its expressions, and what the user names, may not.
 
     Raises:   UserError E105 for an argument or an axis that the sample call does not have.
     """
@@ -257,7 +257,7 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
         if source.dynamic_shapes is None:
             return None
         return {
-            name: {axis: Proposed(str(dim)) for axis, dim in axes.items()}
+            name: {axis: Proposed(dim) if isinstance(dim, str) else dim for axis, dim in axes.items()}
             for name, axes in source.dynamic_shapes.items()
         }
     samples = arguments_of(source)

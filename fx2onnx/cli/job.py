@@ -151,6 +151,7 @@ def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
         capture=capture,
         export_params=model.has_weights,
         weight_files=model.weight_files,
+        properties={**model.metadata, **(job.options.properties or {})} or None,
         verify=False,  # the file is, and attested: stages of their own
         attest=False,
     )

@@ -38,7 +38,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
             check_weights_may_change(options, keyword)
     fused = _fused_translations() if options.is_fused else {}
     given, ineffective = translations_of(options.custom_translation_table)
-    translations = Translations({**fused, **given, **(options.custom_translations or {})})
+    translations = Translations({**_own_translations(), **fused, **given, **(options.custom_translations or {})})
     captured = _capture(module, args, kwargs, options, translations)
     check_state(captured, options.state)
     try:
@@ -57,6 +57,16 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     if options.state == "io":
         result.initial_state = initial_state(captured, model, options)
     return result
+
+
+def _own_translations() -> dict[Any, Callable[..., Any]]:
+    """Translations of the operators that sources put into modules."""
+    suppression = sys.modules.get("fx2onnx.sources.suppression")
+    if suppression is None:
+        return {}
+    from fx2onnx.aten_map.namespaces.torchvision import suppressed
+
+    return {suppression.SUPPRESSED: suppressed}
 
 
 def _fused_translations() -> dict[Any, Callable[..., Any]]:

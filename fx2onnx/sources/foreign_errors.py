@@ -18,11 +18,13 @@ def summary(error: BaseException | None, text: Callable[[BaseException], str] = 
 
 
 @contextlib.contextmanager
-def reported(what: str, *, text: Callable[[BaseException], str] = first_line, next: str = "") -> Iterator[None]:
-    """Whatever is raised inside becomes UserError E601 with ``what``; a UserError stays as it is."""
+def reported(
+    what: str, *, text: Callable[[BaseException], str] = first_line, next: str = "", code: str = "E601"
+) -> Iterator[None]:
+    """Whatever is raised inside becomes a UserError of the code with ``what``; a UserError stays as it is."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:  # each library has a class for each kind of fault
-        raise UserError("E601", what, why=summary(error, text), next=next or ()) from error
+        raise UserError(code, what, why=summary(error, text), next=next or ()) from error

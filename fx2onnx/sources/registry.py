@@ -116,6 +116,14 @@ KINDS: dict[str, SourceKind] = {
             loads_weights=True,
         ),
         SourceKind(
+            "ultralytics",
+            "a configuration of ultralytics, random weights, or weights that it saved",
+            "fx2onnx.sources.ultralytics",
+            package="ultralytics",
+            options=frozenset({"batch", "image_size"}),
+            example="ultralytics:yolo11n.yaml  or  ultralytics:best.pt",
+        ),
+        SourceKind(
             "file",
             "what torch.export.save or torch.jit.save wrote (.pt2, TorchScript); also the path alone",
             "fx2onnx.sources.saved",
@@ -174,22 +182,29 @@ def resolve(
     weights: str | None = None,
     dtype: str | None = None,
     with_processor: bool = False,
+    nms: str | None = None,
 ) -> Source:
     """The module, sample inputs and dynamic dims that ``spec`` names.
 
     ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE``, ``gguf:FILE``,
-    ``sentence-transformers:FOLDER``, ``diffusers:FOLDER?component=NAME``, a folder alone (its files say of which kind it is),
+    ``sentence-transformers:FOLDER``, ``ultralytics:NAME.yaml``, ``diffusers:FOLDER?component=NAME``, a folder alone (its files say of which kind it is),
     ``file:PATH`` or ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
     (``hf:FOLDER`` only: the module's weights stay in their files), ``none`` or the path of a state dict. ``with_processor``:
-    ``hf:FOLDER`` with its image processor in front.
+    ``hf:FOLDER`` with its image processor in front. ``nms``: a detector with suppression behind it, ``default`` or thresholds
+    such as ``score=0.25,iou=0.7,max=300``.
 
     Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option), E302 (weights
               that cannot be read).
     """
     kind, name, keywords = parsed(with_kind(spec))
-    options = Options(batch, seq, image_size, seed, keywords, weights, dtype, with_processor)
+    options = Options(batch, seq, image_size, seed, keywords, weights, dtype, with_processor, nms)
     _check_sizes(kind, options.sizes())
-    return _with_weights(kind, _builder(kind), name, options)
+    source = _with_weights(kind, _builder(kind), name, options)
+    if nms is None:
+        return source
+    from fx2onnx.sources.suppression import with_suppression
+
+    return with_suppression(source, nms)
 
 
 def _with_weights(kind: SourceKind, builder: SourceBuilder, name: str, options: Options) -> Source:

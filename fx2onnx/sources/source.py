@@ -56,6 +56,11 @@ class Options:
         "Put the processor of an hf: folder in front.",
         panel=INPUTS,
     )
+    nms: str | None = option(
+        None,
+        "Suppress overlapping boxes of a detector in the graph: default, or score=0.25,iou=0.7,max=300.",
+        panel=INPUTS,
+    )
     stand_ins: str | None = option(
         None,
         "Import PyTorch functions instead of the GPU kernels of these packages, such as flash_attn,mamba_ssm; or missing: of all that "
@@ -92,6 +97,7 @@ class Source:
     ``weight_files``    mapped files to which the exported model should refer for its weights;
     ``has_weights``     False where the module is an outline without numbers;
     ``bake``            names of inputs whose values decide shapes and become constants of the file;
+    ``metadata``        entries of the file's metadata, which its package reads;
     ``program``         the torch.export.ExportedProgram that ``module`` is of, which has its dynamic sizes;
     ``data_branches``   what becomes of Python decisions by data (``fx2onnx.export``).
     """
@@ -107,6 +113,7 @@ class Source:
     has_weights: bool = True
     bake: tuple[str, ...] = ()
     data_branches: str = "if"
+    metadata: Mapping[str, str] = field(default_factory=dict)
     program: Any = None
 
     @classmethod

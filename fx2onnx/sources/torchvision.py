@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -116,23 +116,32 @@ def _spread_scores(module: torch.nn.Module, args: tuple[object, ...]) -> None:
 
     Else no score passes the thresholds, or all are so nearly equal that their order is a matter of rounding.
     """
-    layers = {
-        layer: _LOGIT_SPREAD if _CLASS_LAYER.search(name) else 1.0
-        for name, layer in module.named_modules()
-        if _HEAD_LAYER.search(name) and isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear))
-    }
+    spread_scores(
+        module,
+        {
+            layer: _LOGIT_SPREAD if _CLASS_LAYER.search(name) else 1.0
+            for name, layer in module.named_modules()
+            if _HEAD_LAYER.search(name) and isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear))
+        },
+        *args,
+    )
 
-    def scale(layer: torch.nn.Module, _: object, output: torch.Tensor) -> torch.Tensor | None:
-        if layer not in layers:
+
+def spread_scores(module: torch.nn.Module, layers: Mapping[Any, float], *args: object) -> None:
+    """Scale the weights of the layers so that their outputs for ``args`` have these standard deviations around the bias, in place."""
+    left = dict(layers)
+
+    def scale(layer: Any, _: object, output: torch.Tensor) -> Any:
+        if layer not in left:
             return None
-        spread = layers.pop(layer)
+        spread = left.pop(layer)
         # The bias stays: it says how rare objects are.
         bias = layer.bias.reshape([-1] + [1] * (output.ndim - 2)) if layer.bias is not None else torch.zeros(())
         factor = spread / max(float((output - bias).std()), 1e-6)
         layer.weight.mul_(factor)
         return (output - bias) * factor + bias
 
-    hooks = [layer.register_forward_hook(scale) for layer in list(layers)]
+    hooks = [layer.register_forward_hook(scale) for layer in layers]
     try:
         with torch.no_grad():
             module(*args)

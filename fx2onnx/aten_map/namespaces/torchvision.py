@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 import torch
@@ -21,19 +23,37 @@ def nms(op: Emit, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.
 
     ONNX:  NonMaxSuppression in float32 of one batch and one class; its third column names the boxes.
     """
-    boxes, marks = (op.cast(each, ir.DataType.FLOAT) for each in (unsqueeze(op, dets, 0), unsqueeze(op, scores, 0, 1)))
+    count = Dim.symbol(op.builder.unique("kept"))
+    chosen = _chosen(
+        op, unsqueeze(op, dets, 0), unsqueeze(op, scores, 0, 1), iou_threshold, outputs=[(INT64, (count, 3))]
+    )
+    return op.Gather(chosen, op.const(2), axis=1, outputs=[op.result[0]])
+
+
+def suppressed(op: Emit, boxes: ir.Value, scores: ir.Value, iou_threshold: float, score_threshold: float) -> ir.Value:
+    """fx2onnx::suppressed(Tensor boxes, Tensor scores, float iou_threshold, float score_threshold) -> Tensor
+
+    ONNX:  NonMaxSuppression in float32 of all images and classes at once.
+    """
+    least = op.const(np.array([score_threshold], dtype=np.float32))
+    return _chosen(op, boxes, scores, iou_threshold, least, outputs=[op.result[0]])
+
+
+def _chosen(
+    op: Emit, boxes: ir.Value, scores: ir.Value, iou_threshold: float, *least: ir.Value, outputs: Any
+) -> ir.Value:
+    """Rows (image, class, box) of those that stay."""
     limit = np.float32(iou_threshold)
     if float(limit) > iou_threshold:  # torchvision compares with the float64 itself
         limit = np.nextafter(limit, np.float32(-1))
-    count = Dim.symbol(op.builder.unique("kept"))
-    chosen = op.NonMaxSuppression(
-        boxes,
-        marks,
+    return op.NonMaxSuppression(
+        op.cast(boxes, ir.DataType.FLOAT),
+        op.cast(scores, ir.DataType.FLOAT),
         op.const(np.array([2**31 - 1])),
         op.const(np.array([limit], dtype=np.float32)),
-        outputs=[(INT64, (count, 3))],
+        *least,
+        outputs=outputs,
     )
-    return op.Gather(chosen, op.const(2), axis=1, outputs=[op.result[0]])
 
 
 def _split_rois(op: Emit, rois: ir.Value) -> tuple[ir.Value, ir.Value]:

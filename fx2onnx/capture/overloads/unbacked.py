@@ -209,6 +209,11 @@ def _nms(tracer: Tracer, call: Call) -> object:
     return record_sized(tracer, call, [(torch.int64, (tracer.sizes.new_unbacked(),))])
 
 
+@register(Kind.RECORD, "fx2onnx::suppressed")
+def _suppressed(tracer: Tracer, call: Call) -> object:
+    return record_sized(tracer, call, [(torch.int64, (tracer.sizes.new_unbacked(), 3))])
+
+
 @register(Kind.RECORD, aten._grouped_mm.default)
 def _grouped_mm(
     tracer: Tracer,

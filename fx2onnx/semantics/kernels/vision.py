@@ -248,9 +248,8 @@ def non_max_suppression(
     for batch in range(scores.shape[0]):
         for label in range(scores.shape[1]):
             values = scores[batch, label]
-            order = np.argsort(-values, kind="stable")
-            if least is not None:
-                order = order[values[order] > least]
+            order = np.arange(len(values)) if least is None else np.flatnonzero(values > least)
+            order = order[np.argsort(-values[order], kind="stable")]
             best = order[_suppressed(edges[:, batch].take(order, 1), overlap, limit)]
             rows = np.empty((len(best), 3), INT64)
             rows[:, 0], rows[:, 1], rows[:, 2] = batch, label, best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def _trained(name: str) -> tuple[Any, Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
-def test_actions_are_those_of_predict(name: str, tmp_path: Path) -> None:
+def test_actions_are_those_of_predict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LD_LIBRARY_PATH", "PYGAME_HIDE_SUPPORT_PROMPT"):  # set by what the packages import
+        monkeypatch.setenv(variable, os.environ.get(variable, ""))
     algorithm, normaliser = _trained(name)
     source = policy_source(algorithm, normaliser, rate_hz=50, names={"action": ["hip", "knee"]})
     path = tmp_path / "policy.onnx"

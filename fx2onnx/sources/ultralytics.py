@@ -156,7 +156,7 @@ def _is_end_to_end(model: Any) -> bool:
 
 
 def _metadata(model: Any, task: str, stride: int, images: Tensor, has_suppression: bool) -> dict[str, str]:
-    """What ultralytics reads from its own files."""
+    """The entries that ultralytics reads from its own files."""
     batch, _, height, width = images.shape
     head = model.model[-1]
     stated: dict[str, object] = {

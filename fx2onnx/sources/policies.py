@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,51 @@ from fx2onnx.base.stack_frames import public
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.source import DEFAULT_BATCH, Source
 
+State: TypeAlias = tuple[Tensor, ...]
+
+
+class Space(Protocol):
+    """A space of gymnasium."""
+
+    shape: tuple[int, ...]
+    dtype: object
+    spaces: Mapping[str, Space]
+    low: object
+    high: object
+
+    def seed(self, seed: int) -> object: ...
+
+    def sample(self) -> object: ...
+
+
+class RunningMoments(Protocol):
+    """A ``RunningMeanStd``."""
+
+    mean: object
+    var: object
+
+
+class Normalizer(Protocol):
+    """A ``VecNormalize``."""
+
+    norm_obs: bool
+    clip_obs: float
+    epsilon: float
+    obs_rms: RunningMoments | dict[str, RunningMoments]
+
+
+class BasePolicy(nn.Module):
+    """A policy, for annotations only."""
+
+    observation_space: Space
+    action_space: Space
+    squash_output: bool
+    lstm_hidden_state_shape: tuple[int, int, int]
+
+    def _predict(self, observation: object, *state: object, deterministic: bool) -> Tensor | tuple[Tensor, State]:
+        raise NotImplementedError
+
+
 CONTRACT = "fx2onnx.policy"
 """The entry of a file's metadata with what its inputs and outputs mean, as JSON."""
 OBSERVATION = "observation"
@@ -30,8 +75,8 @@ STATE, STARTS, ACTION = ("lstm_hidden", "lstm_cell"), "episode_starts", "action"
 
 @public
 def policy_source(
-    algorithm: Any,
-    normalizer: Any = None,
+    algorithm: object,
+    normalizer: Normalizer | None = None,
     *,
     rate_hz: float | None = None,
     names: Mapping[str, list[str]] | None = None,
@@ -46,7 +91,7 @@ def policy_source(
     Shapes:   observation [batch, ...], or one input for each key of a dict -> action [batch, ...].
     Raises:   UserError E601 for what is no policy, or for observations of another kind.
     """
-    policy = getattr(algorithm, "policy", algorithm)
+    policy = cast(BasePolicy, getattr(algorithm, "policy", algorithm))
     if not isinstance(policy, nn.Module) or not hasattr(policy, "action_space") or not hasattr(policy, "_predict"):
         what = f"{type(algorithm).__name__} is no policy of stable-baselines3"
         raise UserError("E601", what, next="give what PPO.load and its like return, or their policy")
@@ -56,7 +101,7 @@ def policy_source(
     axes: dict[str, dict[int, str]] = {name: {0: "batch"} for name in kwargs}
     outputs: tuple[str, ...] = (ACTION,)
     if module.is_recurrent:
-        layers, _, units = cast(Any, policy).lstm_hidden_state_shape
+        layers, _, units = policy.lstm_hidden_state_shape
         kwargs |= {name: torch.randn(layers, DEFAULT_BATCH, units) for name in STATE} | {
             STARTS: torch.zeros(DEFAULT_BATCH)
         }
@@ -89,13 +134,13 @@ class Policy(nn.Module):
     Source:  BasePolicy.predict and VecNormalize.normalize_obs of stable-baselines3.
     """
 
-    def __init__(self, policy: nn.Module, normalizer: Any) -> None:
+    def __init__(self, policy: BasePolicy, normalizer: Normalizer | None) -> None:
         super().__init__()
         self.policy = copy.deepcopy(policy)
         self.is_recurrent = hasattr(policy, "lstm_hidden_state_shape")
         if self.is_recurrent:
             vars(self.policy)["_process_sequence"] = _step
-        self.is_dict = hasattr(cast(Any, policy).observation_space, "spaces")
+        self.is_dict = hasattr(policy.observation_space, "spaces")
         self.clip = float(normalizer.clip_obs) if normalizer is not None else 0.0
         self.statistics: dict[str, tuple[Tensor, Tensor]] = {}
         if normalizer is not None and normalizer.norm_obs:
@@ -103,14 +148,14 @@ class Policy(nn.Module):
             for name, moments in found.items():
                 scale = (torch.as_tensor(moments.var, dtype=torch.float64) + normalizer.epsilon).sqrt()
                 self.statistics[name] = torch.as_tensor(moments.mean, dtype=torch.float64), scale
-        space = cast(Any, policy).action_space
+        space = policy.action_space
         self.bounds = None
         if hasattr(space, "low"):
             self.bounds = tuple(torch.as_tensor(each, dtype=torch.float32) for each in (space.low, space.high))
         self.shape = tuple(space.shape)
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
-        policy: Any = self.policy
+        policy = self.policy
         distributions = [part.action_dist for part in policy.modules() if hasattr(part, "action_dist")]
         kept = [(one, dict(vars(one))) for one in distributions]  # a distribution remembers its last parameters
         state, starts = tuple(inputs.pop(name) for name in STATE if name in inputs), inputs.pop(STARTS, None)
@@ -139,7 +184,9 @@ class Policy(nn.Module):
         return ((value - mean) / scale).clamp(-self.clip, self.clip).to(torch.float32)
 
 
-def _step(features: Tensor, state: tuple[Tensor, Tensor], starts: Tensor, lstm: nn.LSTM) -> tuple[Tensor, Any]:
+def _step(
+    features: Tensor, state: tuple[Tensor, Tensor], starts: Tensor, lstm: nn.LSTM
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """One step of each environment, from zeros where it begins anew.
 
     Source:  RecurrentActorCriticPolicy._process_sequence of sb3-contrib, which takes a loop of Python for such a step.
@@ -149,7 +196,7 @@ def _step(features: Tensor, state: tuple[Tensor, Tensor], starts: Tensor, lstm: 
     return found[0], after
 
 
-def _observations(space: Any) -> dict[str, Tensor]:
+def _observations(space: Space) -> dict[str, Tensor]:
     """Two observations of the space, by input."""
     spaces = dict(space.spaces) if hasattr(space, "spaces") else {OBSERVATION: space}
     space.seed(0)
@@ -160,7 +207,7 @@ def _observations(space: Any) -> dict[str, Tensor]:
         }
 
 
-def _space(space: Any) -> object:
+def _space(space: Space) -> object:
     """The space as JSON."""
     if hasattr(space, "spaces"):
         return {name: _space(one) for name, one in dict(space.spaces).items()}

@@ -202,6 +202,7 @@ def resolve(
     source = _with_weights(kind, _builder(kind), name, options)
     if nms is None:
         return source
+    require("torchvision", "--nms")
     from fx2onnx.sources.suppression import with_suppression
 
     return with_suppression(source, nms)

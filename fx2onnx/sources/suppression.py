@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.sources.foreign_errors import reported
-from fx2onnx.sources.registry import require
 from fx2onnx.sources.source import Source
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -39,14 +39,14 @@ class Thresholds:
     def parsed(cls, text: str) -> Thresholds:
         """``default``, or ``score=0.25,iou=0.7,max=300`` with any of the three. Raises UserError E001."""
         known = {item.name: int if item.name == "max" else float for item in fields(cls)}
-        given: dict[str, Any] = {}
+        given: dict[str, float] = {}
         for pair in [] if text == "default" else text.split(","):
             name, _, number = pair.strip().partition("=")
             try:
                 given[name] = known[name](number)
             except (KeyError, ValueError):
                 given[name] = math.nan
-        found = cls(**{name: value for name, value in given.items() if name in known})
+        found = replace(cls(), **{name: value for name, value in given.items() if name in known})  # type: ignore[arg-type]
         if not given.keys() <= known.keys() or not (0 <= found.score < 1 and 0 <= found.iou <= 1 and found.max > 0):
             step = "write --nms default, or --nms score=0.25,iou=0.7,max=300: two numbers from 0 to 1, and a number of boxes"
             raise UserError("E001", f"--nms does not take '{text}'", next=step)
@@ -68,7 +68,7 @@ def _suppressed(boxes: Tensor, scores: Tensor, iou_threshold: float, score_thres
 
 
 _LIBRARY.impl("suppressed", _suppressed, "CompositeExplicitAutograd")
-SUPPRESSED: Any = torch.ops.fx2onnx.suppressed.default
+SUPPRESSED = torch.ops.fx2onnx.suppressed.default
 
 
 class Suppressed(nn.Module):
@@ -154,11 +154,10 @@ def _split(boxes: Tensor, others: list[Tensor]) -> tuple[list[Tensor], list[Tens
 def with_suppression(source: Source, text: str) -> Source:
     """``source`` with suppression behind it, with the thresholds that ``text`` says.
 
-    Raises:   UserError E001 for a detector of another form, or other words; E602 without torchvision.
+    Raises:   UserError E001 for a detector of another form, or other words.
     """
     thresholds = Thresholds.parsed(text)
-    require("torchvision", "--nms")
-    import torchvision.ops  # noqa: F401
+    importlib.import_module("torchvision.ops")  # which brings the operator
 
     signature = signature_of(source.module.forward)
     bound = dict(source.kwargs) if signature is None else signature.bind(*source.args, **source.kwargs).arguments

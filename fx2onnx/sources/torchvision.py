@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
@@ -92,9 +92,9 @@ def build(name: str, options: Options) -> Source:
     if family in _SIZED_BUILDERS and options.image_size is not None:
         keywords.setdefault("image_size", size)
     with seeded(options.seed):
-        module: Any = _construct(name, builder, keywords)
+        module = _construct(name, builder, keywords)
         if family in _SIZED_BUILDERS:  # the best published weights may be of another size than the architecture
-            size = module.image_size
+            size = int(str(module.image_size))
         args = task.sample(options.batch_or(task.batch), size, frames)
         # Two images even where one was asked for: statistics of a single value have no variance.
         settle(module, options.seed, *task.sample(2, size, frames))
@@ -127,11 +127,14 @@ def _spread_scores(module: torch.nn.Module, args: tuple[object, ...]) -> None:
     )
 
 
-def spread_scores(module: torch.nn.Module, layers: Mapping[Any, float], *args: object) -> None:
+ScaledLayer: TypeAlias = torch.nn.Conv2d | torch.nn.Linear
+
+
+def spread_scores(module: torch.nn.Module, layers: Mapping[ScaledLayer, float], *args: object) -> None:
     """Scale the weights of the layers so that their outputs for ``args`` have these standard deviations around the bias, in place."""
     left = dict(layers)
 
-    def scale(layer: Any, _: object, output: torch.Tensor) -> Any:
+    def scale(layer: ScaledLayer, _: object, output: torch.Tensor) -> torch.Tensor | None:
         if layer not in left:
             return None
         spread = left.pop(layer)

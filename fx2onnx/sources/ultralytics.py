@@ -11,11 +11,11 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import Options, Source
-from fx2onnx.sources.torchvision import check_torchvision, spread_scores
+from fx2onnx.sources.torchvision import ScaledLayer, check_torchvision, spread_scores
 
 IMAGES, OUTPUTS = "images", ("output0", "output1")
 _SCALE = re.compile(r"(yoloe?-?v?\d+)[nslmx]")
@@ -60,7 +60,6 @@ def build(name: str, options: Options) -> Source:
     package = _package()
     path = Path(name).expanduser()
     is_random = path.suffix in (".yaml", ".yml")
-    model: Any
     with seeded(options.seed), reported(f"ultralytics:{name} cannot be built", text=str):
         model = _of_config(package, name) if is_random else _of_weights(path)
         model.eval()
@@ -89,6 +88,24 @@ def build(name: str, options: Options) -> Source:
     )
 
 
+class YoloHead(Protocol):
+    """The last layer of a model."""
+
+    dynamic: bool
+    kpt_shape: tuple[int, int]
+
+
+class YoloModel(nn.Module):
+    """A model of ultralytics, for annotations only."""
+
+    task: str
+    stride: Tensor
+    names: dict[int, str]
+    model: Sequence[YoloHead]
+
+    def fuse(self, verbose: bool) -> object: ...
+
+
 class Predictions(nn.Module):
     """A model's predictions without what only its losses read; ``is_split``: apart, as suppression takes them.
 
@@ -96,12 +113,12 @@ class Predictions(nn.Module):
              [batch, N, 4] as x1, y1, x2, y2 (oriented: [batch, N, 5]), scores, and what goes with the boxes.
     """
 
-    def __init__(self, model: nn.Module, task: str, *, is_split: bool) -> None:
+    def __init__(self, model: YoloModel, task: str, *, is_split: bool) -> None:
         super().__init__()
         self.model, self.task, self.is_split = model, task, is_split
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        head: Any = self.model.model[-1]  # type: ignore[index]
+        head = self.model.model[-1]
         kept = {name: getattr(head, name) for name in _KEPT if hasattr(head, name)}
         head.dynamic = True
         found = self.model(images)
@@ -110,7 +127,7 @@ class Predictions(nn.Module):
         predictions, *others = found if isinstance(found, tuple | list) else (found,)
         if not self.is_split:
             return predictions, *others
-        classes = len(self.model.names)  # type: ignore[arg-type]
+        classes = len(self.model.names)
         parts = predictions.transpose(1, 2).split((4, classes, predictions.shape[1] - 4 - classes), dim=2)
         boxes, scores, more = parts
         if self.task == "obb":
@@ -119,43 +136,43 @@ class Predictions(nn.Module):
         return torch.cat([centre - half, centre + half], dim=2), scores, more, *others
 
 
-def _of_config(package: ModuleType, name: str) -> Any:
+def _of_config(package: ModuleType, name: str) -> YoloModel:
     known = names()
     if not os.path.isfile(name) and _SCALE.sub(r"\1", name) not in known:
         fail_unknown("ultralytics model", name, known, hint="give NAME.yaml of fx2onnx list ultralytics, or a file")
     kind = package.RTDETR if Path(name).name.startswith("rtdetr") else package.YOLO
-    return kind(name).model
+    return cast(YoloModel, kind(name).model)
 
 
-def _of_weights(path: Path) -> Any:
+def _of_weights(path: Path) -> YoloModel:
     """The model that ``model.save`` or training wrote. No code of the file is run."""
     if path.suffix != ".pt" or not path.is_file():
         step = "fx2onnx downloads nothing: give NAME.yaml, or the path of weights"
         raise UserError("E601", f"ultralytics:{path} is neither NAME.yaml nor a file NAME.pt", next=step)
-    load: Any = importlib.import_module("ultralytics.nn.tasks").torch_safe_load
+    load = importlib.import_module("ultralytics.nn.tasks").torch_safe_load
     if "safe_only" not in inspect.signature(load).parameters:
         raise UserError(
             "E602", "ultralytics is too old to load weights without their code", next="pip install -U ultralytics"
         )
     with reported(f"cannot read '{path}' without running code that is in it", code="E302"):
         checkpoint, _ = load(path, safe_only=True)
-        return (checkpoint.get("ema") or checkpoint["model"]).float()
+        return cast(YoloModel, (checkpoint.get("ema") or checkpoint["model"]).float())
 
 
-def _spread(model: nn.Module) -> None:
+def _spread(model: YoloModel) -> None:
     """Let random weights find objects: without this, no score of any box passes a threshold."""
     last = [layer for name, layer in model.named_modules() if re.search(r"(one2one_)?cv3\.\d+\.\d+$", name)]
-    layers = {layer: _LOGIT_SPREAD for layer in last if isinstance(layer, nn.Conv2d)}
+    layers: dict[ScaledLayer, float] = {layer: _LOGIT_SPREAD for layer in last if isinstance(layer, nn.Conv2d)}
     for layer in layers:
         nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
     spread_scores(model, layers, torch.rand(2, 3, _RANDOM_SIZE, _RANDOM_SIZE))
 
 
-def _is_end_to_end(model: Any) -> bool:
+def _is_end_to_end(model: YoloModel) -> bool:
     return bool(getattr(model, "end2end", False)) or "RTDETR" in type(model.model[-1]).__name__
 
 
-def _metadata(model: Any, task: str, stride: int, images: Tensor, has_suppression: bool) -> dict[str, str]:
+def _metadata(model: YoloModel, task: str, stride: int, images: Tensor, has_suppression: bool) -> dict[str, str]:
     """The entries that ultralytics reads from its own files."""
     batch, _, height, width = images.shape
     head = model.model[-1]

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from fx2onnx.sizes.assumptions import Condition, Guard
-from studies.third_party import images, science, signals, tokens
+from studies.third_party import held_out, images, science, signals, tokens
 from studies.third_party.spec import OTHER, SAMPLE, Row, tensors
 from tools import long_tables
 
@@ -37,6 +37,7 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "measured" / "third_party.md"
 PACKAGES = Path(__file__).with_name("packages.txt")
 ROWS = [*science.ROWS, *tokens.ROWS, *signals.ROWS, *images.ROWS]
+EVERY = [*ROWS, *held_out.ROWS]
 LIMIT_S = 60
 """Of processor time a model may take: the machine has other users."""
 ERROR = 1e-3
@@ -176,9 +177,6 @@ def _since(begun: float) -> float:
 
 
 def write_page(found: Mapping[str, Mapping[str, Any]]) -> None:
-    rows = [(row, found[row.name]) for row in ROWS if row.name in found]
-    count = Counter(next(word for word in ("right", "refused", "wrong", "unbuilt") if word in each) for _, each in rows)
-    ran = [row.package for row, each in rows if "unbuilt" not in each]
     lines = [
         "# Models of other packages",
         "",
@@ -186,13 +184,15 @@ def write_page(found: Mapping[str, Mapping[str, Any]]) -> None:
         f"in a process of its own that may compute for {LIMIT_S} s. The file then runs at other sizes in onnxruntime and in the runner, "
         f"beside eager PyTorch. An output may be off by 1e-5, and by {ERROR} of its largest number.",
         "",
-        f"{len(ran)} models of {len(set(ran))} packages: {count['right']} right ({count['right'] / max(len(ran), 1):.1%}), "
-        f"{count['refused']} refused, {count['wrong']} wrong. {count['unbuilt']} more do not run in eager PyTorch in this environment.",
+        _counted(found, ROWS),
+        "",
+        f"Packages that were not used in development (`studies/third_party/held_out.py`, measured 2026-11-29): {_counted(found, held_out.ROWS)}",
         "",
         "| package | model | dynamic sizes | result | CPU s |",
         "|---|---|---|---|---:|",
     ]
-    for row, result in sorted(rows, key=lambda each: each[0].name.lower()):
+    rows = [(row, found[row.name]) for row in sorted(EVERY, key=lambda row: row.name.lower()) if row.name in found]
+    for row, result in rows:
         said = result.get("wrong") or result.get("refused") or "right"
         if "unbuilt" in result:
             said = f"eager PyTorch: {result['unbuilt']}"
@@ -210,6 +210,17 @@ def write_page(found: Mapping[str, Mapping[str, Any]]) -> None:
     refused = [(row, result["refused"].replace("|", "/")) for row, result in rows if "refused" in result]
     lines += [f"| {row.package} {row.model} | {why} |" for row, why in refused]
     long_tables.write_page(PAGE, "\n".join(lines) + "\n")
+
+
+def _counted(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> str:
+    """The sentences on the results of these rows."""
+    done = [(row, found[row.name]) for row in rows if row.name in found]
+    count = Counter(next(word for word in ("right", "refused", "wrong", "unbuilt") if word in each) for _, each in done)
+    ran = [row.package for row, each in done if "unbuilt" not in each]
+    return (
+        f"{len(ran)} models of {len(set(ran))} packages: {count['right']} right ({count['right'] / max(len(ran), 1):.1%}), "
+        f"{count['refused']} refused, {count['wrong']} wrong. {count['unbuilt']} more do not run in eager PyTorch in this environment."
+    )
 
 
 @functools.cache
@@ -236,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.path.append(str(packages))
     if not options.page_only:
         versions = _versions()
-        wanted = [row for row in ROWS if any(part in row.name for part in options.names)] if options.names else ROWS
+        wanted = [row for row in EVERY if any(part in row.name for part in options.names)] if options.names else EVERY
         for found in sweep([row for row in wanted if options.names or row.name not in done]):
             done[found["name"]] = found = found | {"version": versions.get(found["name"].partition(":")[0], "")}
             print(json.dumps(found)[:300], flush=True)

@@ -27,6 +27,7 @@ class Gradient(nn.Module):
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "fill_diagonal_": lambda x: (x @ x.t()).fill_diagonal_(0.5),
     "fill_diagonal_ of infinity": lambda x: (x @ x.t()).fill_diagonal_(float("-inf")).softmax(1),
+    "where of bytes": lambda x: torch.where((x > 0.3).to(torch.uint8), x, -1.0),
     "masked_select": lambda x: x.masked_select(x > 0.3),
     "masked_select of rows": lambda x: x.masked_select(x[:, :1] > 0.3),
     "cumprod along": lambda x: x.cumprod(0),

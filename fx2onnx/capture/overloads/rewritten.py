@@ -31,6 +31,15 @@ def _take_along_dim(tracer: Tracer, call: Call, self: torch.Tensor, indices: tor
         return split.take_along_dim(self, indices, dim)
 
 
+@register(Kind.RECORD, aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def _where(tracer: Tracer, call: Call, condition: torch.Tensor, self: Any, other: Any) -> object:
+    """The kernel takes bytes for a mask, as it says in a warning; the fake one does not."""
+    if condition.dtype != torch.uint8:
+        return NotImplemented
+    with tracer.mode:
+        return torch.where(condition.to(torch.bool), self, other)
+
+
 @register(Kind.RECORD, aten.kron.default)
 def _kron(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
     if _is_static(self, other):

@@ -97,3 +97,26 @@ def test_the_trial_leaves_nothing_in_the_module() -> None:
 def test_one_way_to_call_a_model_is_not_tried() -> None:
     samples, _ = sample_inputs(TakesTokens(), Options())
     assert list(samples) == ["input_ids", "attention_mask"]
+
+
+class Speaks(Model):
+    """As SpeechT5: without its own frames the decoder fails, and a voice is what its users give."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        decoder_input_values: torch.Tensor | None = None,
+        speaker_embeddings: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        assert decoder_input_values is not None
+        assert speaker_embeddings is not None
+        return decoder_input_values
+
+
+def test_a_decoder_of_sound_gets_its_frames_and_a_voice() -> None:
+    model = Speaks(is_encoder_decoder=True, num_mel_bins=4, speaker_embedding_dim=6)
+    samples, axes = sample_inputs(model, Options(batch=3))
+    assert list(samples) == ["input_ids", "decoder_input_values", "speaker_embeddings"]
+    assert samples["decoder_input_values"].shape[::2] == (3, 4)
+    assert samples["speaker_embeddings"].shape == (3, 6)
+    assert axes["decoder_input_values"] == {0: "batch", 1: "decoder_sequence"}

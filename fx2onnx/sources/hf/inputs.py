@@ -144,9 +144,12 @@ def _is_wanted(name: str, parameter: inspect.Parameter, module: Model, context: 
     main = _main_input(module)
     if name == main or parameter.default is parameter.empty:
         return True
+    is_decoded = bool(getattr(context.config, "is_encoder_decoder", False))
     beside: dict[str, bool] = {
         "attention_mask": main == "input_ids",
-        "decoder_input_ids": bool(getattr(context.config, "is_encoder_decoder", False)),
+        "decoder_input_ids": is_decoded,
+        "decoder_input_values": is_decoded,
+        "speaker_embeddings": is_decoded and context.find("speaker_embedding_dim") is not None,
         "target_sizes": main == "pixel_values" and "input_ids" not in inspect.signature(module.forward).parameters,
         "input_ids": main == "pixel_values" and hasattr(context.config, "text_config"),
         "input_features_mask": main == "input_features",

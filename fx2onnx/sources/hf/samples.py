@@ -151,6 +151,10 @@ def _strip(context: SampleContext) -> torch.Tensor:
     return torch.randn(1, context.number("num_channels", default=3), side, 16 * side)
 
 
+def _decoder_frames(context: SampleContext) -> torch.Tensor:
+    return torch.randn(*_decoder_ids(context).shape, context.number("num_mel_bins", default=80))
+
+
 def _image_pair(context: SampleContext) -> torch.Tensor:
     return torch.randn(context.batch, 2, context.number("num_channels", default=3), *context.image_size())
 
@@ -166,7 +170,7 @@ def _of(axes: Mapping[int, str], makers: Mapping[str, _Make]) -> dict[str, Input
 
 
 INPUT_FACTORIES: dict[str, InputFactory] = {
-    **_of(_DECODER_AXES, {"decoder_input_ids": _decoder_ids}),
+    **_of(_DECODER_AXES, {"decoder_input_ids": _decoder_ids, "decoder_input_values": _decoder_frames}),
     **_of({0: "batch", 1: "encoder_sequence"}, {"encoder_hidden_states": _encoder_states}),
     **_of(
         _TEXT_AXES,
@@ -213,6 +217,9 @@ INPUT_FACTORIES: dict[str, InputFactory] = {
             "future_time_features": lambda context: _with_time_features(context, *_future_series(context).shape),
             "freq": lambda context: torch.zeros(context.batch, 1, dtype=torch.int64),
             "input_values": _waveform,
+            "speaker_embeddings": lambda context: torch.randn(
+                context.batch, context.number("speaker_embedding_dim", default=512)
+            ),
             "input_features": _spectrogram,
             "input_features_mask": _frames_mask,
             "audio_mel": lambda context: torch.randn(context.batch, 64, context.number(*_MEL_FIELDS, default=80)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -76,17 +75,21 @@ def measure(path: Path, after: Path) -> dict[str, Any]:
     }
 
 
-def by_onnxsim(python: str, pairs: list[tuple[Path, Path]]) -> list[tuple[list[str], float]]:
-    """The verdicts of onnxsim's certify on the outputs of each pair, and its seconds."""
-    text = "".join(f"{one} {other}\n" for one, other in pairs)
-    done = subprocess.run([python, "-c", ONNXSIM], input=text, text=True, stdout=subprocess.PIPE, check=False)
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
+def by_onnxsim(python: str, before: Path, after: Path) -> tuple[list[str], float]:
+    """The verdicts of onnxsim's certify on the outputs of a pair, and its seconds."""
+    done = subprocess.run(
+        [python, "-c", ONNXSIM], input=f"{before} {after}\n", text=True, stdout=subprocess.PIPE, check=False
+    )
+    kinds, seconds = next(
+        (json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")), (["ended"], 0.0)
+    )
+    return kinds, seconds
 
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The table, and what it comes to."""
     total = sum((Counter(row["counts"]) for row in rows), Counter[str]())
-    changed = sum(total.values())
+    changed, unsure = sum(total.values()), sum((Counter(row["left"]) for row in rows), Counter[str]())
     ratios = sorted(row["certify"] / row["optimize"] for row in rows)
     known = [row for row in rows if row.get("onnxsim")]
     proved = [row for row in known if all(kind.startswith("proved") for kind in row["onnxsim"])]
@@ -103,9 +106,12 @@ def page(rows: list[dict[str, Any]]) -> str:
         + ", ".join(f"{kind} {total[kind]} ({total[kind] / max(changed, 1):.1%})" for kind in KINDS if total[kind]),
         f"- time of a certificate by that of the optimization, which also compares: median {ratios[len(ratios) // 2]:.2f}, largest {ratios[-1]:.2f}",
     ]
+    if unsure:
+        lines += ["- neither proved nor bounded: " + ", ".join(f"{op} {count}" for op, count in unsure.most_common())]
     if known:
         lines += [
-            f"- `onnxsim.certify` with z3, 5 seconds a file: files with all outputs proved or bounded, of the {len(known)} that onnxsim saw: {len(ours)}; with all proved by onnxsim: {len(proved)}",
+            f"- files with all outputs proved or bounded: {len(ours)} of {len(known)}; with all outputs proved by `onnxsim.certify` with z3 "
+            f"(up to real numbers, 5 seconds a file): {len(proved)}",
         ]
     lines += [
         "",
@@ -125,34 +131,36 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure, and write the page."""
+    """Measure, keep each row, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--onnxsim", help="the Python of an environment with onnxsim and z3")
-    parser.add_argument("--folder", type=Path, help="where files are made and kept")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("out/certificates"), help="where files and rows are kept: a run resumes"
+    )
+    parser.add_argument("--most", type=int, help="files to measure in this run")
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
-    folder = chosen.folder or Path(tempfile.mkdtemp())
+    folder, kept = chosen.folder, chosen.folder / "rows.jsonl"
     (folder / "after").mkdir(exist_ok=True, parents=True)
     if not (folder / "done").exists():
         write_own(folder)
         write_large(folder)
         (folder / "done").touch()
-    rows, pairs = [], []
-    for path in [*sorted(FOREIGN.glob("*.onnx")), *sorted(folder.glob("*.onnx"))]:
+    rows = {row["name"]: row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    paths = [*sorted(FOREIGN.glob("*.onnx")), *sorted(folder.glob("*.onnx"))]
+    for path in [path for path in paths if path.stem not in rows][: chosen.most]:
         after = folder / "after" / path.name
         try:
-            rows.append(measure(path, after))
+            row = measure(path, after)
+            row["onnxsim"], row["onnxsim_s"] = by_onnxsim(chosen.onnxsim, path, after) if chosen.onnxsim else ([], 0.0)
         except Exception as error:  # a file that optimize refuses is none of a pair
-            print(path.stem, type(error).__name__, str(error)[:200], flush=True)
-            continue
-        pairs.append((path, after))
-        print(rows[-1], flush=True)
-        if chosen.write:
-            PAGE.write_text(page(rows))
-    for row, (kinds, _) in zip(rows, by_onnxsim(chosen.onnxsim, pairs) if chosen.onnxsim else (), strict=False):
-        row["onnxsim"] = kinds
+            row = {"name": path.stem, "refused": f"{type(error).__name__}: {error}"[:200]}
+        rows[path.stem] = row
+        with kept.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(row, flush=True)
     if chosen.write:
-        PAGE.write_text(page(rows))
+        PAGE.write_text(page([rows[path.stem] for path in paths if "counts" in rows.get(path.stem, {})]))
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ SIGNATURES = {
         "(path: Paths, *, source: str | None = None, out: Paths | None = None, bind: bool = False, check: bool = False, "
         "**options: Any) -> dict[str, Any]"
     ),
-    "certify": "(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Certificate",
+    "certify": "(before: str | os.PathLike[str], after: str | os.PathLike[str], *, derivation: bool = True) -> Certificate",
     "Certificate.as_dict": "(self) -> dict[str, Any]",
     "value_ranges": (
         "(model: str | os.PathLike[str], ranges: Mapping[str, tuple[float, float]], *, "

@@ -1,5 +1,8 @@
 """The version of fx2onnx, and the keys under which a model's metadata holds it and the facts about the file."""
 
+import json
+from collections.abc import Sequence
+
 VERSION = "0.1.0"
 
 DOCS = "https://fx2onnx.readthedocs.io/en/stable/"
@@ -20,8 +23,17 @@ STATE = "fx2onnx.state"
 CHANGED = "fx2onnx.changed"
 """JSON that maps each tensor in an argument object that forward changes to the output with its new value."""
 
+DERIVATION = "fx2onnx.derivation"
+"""The edits that made a file from another one, as JSON: ``proof.derivation``."""
+
 DATA_DIGESTS = "fx2onnx.data_digests"
 """JSON that maps each file of the model's weights to its SHA-256."""
 
 BAKED = "fx2onnx.baked"
 """The names of the arguments whose sample values the file has in their place, as a JSON list."""
+
+
+def derivation_text(digest: str, steps: Sequence[tuple[str, int, str]]) -> str:
+    """The text of a derivation: the SHA-256 of the file before, the version of each rule, and each edit as rule and place."""
+    rules = {name: version for name, version, _ in steps}
+    return json.dumps({"of": digest, "rules": rules, "steps": [[name, place] for name, _, place in steps]})

@@ -87,6 +87,12 @@ MOST_NODES = 20
 def certify_command(
     before: Annotated[Path, options.argument("BEFORE", "The ONNX file that was changed.")],
     after: Annotated[Path, options.argument("AFTER", "What it became.")],
+    no_derivation: Annotated[
+        bool,
+        options.flag(
+            "--no-derivation", "Leave the rules that fx2onnx optimize listed in AFTER out of account.", CHECKS
+        ),
+    ] = False,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -101,7 +107,7 @@ def certify_command(
     for path in (before, after):
         check_readable(path)
     with Stages(quiet=quiet or json_output) as stages:
-        found = stages.call(f"certify {after}", lambda: certify(before, after))
+        found = stages.call(f"certify {after}", lambda: certify(before, after, derivation=not no_derivation))
     if json_output:
         print_json(found.as_dict())
     elif not quiet:
@@ -115,11 +121,13 @@ def _show_certificate(found: Certificate) -> None:
 
     counts = ", ".join(f"{kind} {count}" for kind, count in found.counts.items())
     line("nodes", f"{len(found.changed)} changed", counts, f"{found.unchanged} as before")
+    if found.rules:
+        line("rules", ", ".join(f"{name} {count}" for name, count in found.rules.items()))
     for name, kind in found.outputs.items():
         line("output", name, kind)
     for kind in ("bounded", "sampled", "unknown", "refuted"):
         nodes = [each for each in found.changed if each.kind == kind]
         for each in nodes[:MOST_NODES]:
-            line(kind, f"{each.node or each.value} ({each.op_type})", each.why)
+            line(kind, f"{each.node or each.value} ({each.op_type})", each.why, each.rules)
         if len(nodes) > MOST_NODES:
             line("", f"and {len(nodes) - MOST_NODES} more (--json)")

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
+from fx2onnx.base.metadata import DERIVATION
 from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.diff.matching import Side
 from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
@@ -158,7 +159,9 @@ def _changed(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 def _metadata(opened: OpenedModel) -> dict[str, Any]:
     """Conditions on sizes without the lines that ask for them, which move; all else as it stands."""
-    found: dict[str, Any] = {key: value for key, value in opened.model.metadata_props.items() if key != VERDICT_KEY}
+    found: dict[str, Any] = {
+        key: value for key, value in opened.model.metadata_props.items() if key not in (VERDICT_KEY, DERIVATION)
+    }
     try:
         rows = size_conditions.read(found[size_conditions.METADATA_KEY])
         found[size_conditions.METADATA_KEY] = sorted({row.text for row in rows})

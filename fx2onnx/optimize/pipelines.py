@@ -44,6 +44,7 @@ class Pass:
     function: Callable[..., int]
     takes: frozenset[str] = frozenset()
     """Keywords of ``run`` that the function takes."""
+    version: int = 1
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,11 @@ def run(
         with record(stage.name):
             if isinstance(stage, Pass):
                 try:
-                    outcome.edits[stage.name] += stage.function(model, **{name: keywords[name] for name in stage.takes})
+                    count = stage.function(model, **{name: keywords[name] for name in stage.takes})
                 except FAULTS as error:
                     raise RewriteFailed(stage.name, "", error) from error
+                outcome.edits[stage.name] += count
+                outcome.applied += [(stage.name, stage.version, "")] if count else []
             else:
                 chosen = [item for item in stage.rewrites if not (keep_weights and item.changes_weights)]
                 Driver(model, chosen, outcome, check=check, explain=explain, budget=budget).run()

@@ -50,6 +50,9 @@ class Rewrite(ABC, Generic[M]):
     moves_rounding: ClassVar[bool] = False
     """Whether a result may differ in its last bits. Not done where a reader rounds or compares (``rounding.is_rounded``)."""
 
+    version: ClassVar[int] = 1
+    """A number that changes with the meaning of the rewrite; ``proof.derivation`` has it too."""
+
     @property
     def name(self) -> str:
         return type(self).__name__

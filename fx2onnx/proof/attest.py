@@ -14,11 +14,12 @@ from typing import Any
 import onnx
 
 from fx2onnx.base.errors import UserError, VerificationError
-from fx2onnx.base.metadata import DATA_DIGESTS
+from fx2onnx.base.metadata import DATA_DIGESTS, DERIVATION
 from fx2onnx.files.digest import sha256_of_file
 from fx2onnx.irx.model_files import add_metadata, check_data_digests, data_locations, nodes_within
 from fx2onnx.judge.verdict import METADATA_KEY as VERDICT
 from fx2onnx.judge.verdict import Verdict
+from fx2onnx.proof.derivation import counts_of
 from fx2onnx.proof.statement import (
     AGAIN,
     as_json,
@@ -107,7 +108,10 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def _derivation(proto: onnx.ModelProto) -> dict[str, int]:
-    """The rewrites that the nodes name as their makers, and how many nodes each made."""
+    """The edits that ``optimize`` listed, or the rewrites that the nodes name as their makers, and how many nodes each made."""
+    text = next((entry.value for entry in proto.metadata_props if entry.key == DERIVATION), "")
+    if text:
+        return counts_of(text)
     made = collections.Counter(
         name
         for node in nodes_within(proto)

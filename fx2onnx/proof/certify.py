@@ -23,6 +23,7 @@ from fx2onnx.irx.inference import without_maps
 from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.judge.engines import ENGINES, is_available
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
+from fx2onnx.proof.derivation import Derivation, derivation_of
 from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.rules import Reader
@@ -46,6 +47,8 @@ class CertifiedNode:
     value: str
     kind: str
     why: str
+    rules: str = ""
+    """The rules of the file's derivation that made it; empty where there are none."""
 
 
 @public_methods
@@ -63,6 +66,8 @@ class Certificate(Shown):
     """The engine that ran the samples; empty if none were needed or none runs the files."""
     roundings: float = 0.0
     """The largest number of roundings between constants of bounded nodes."""
+    rules: dict[str, int] = field(default_factory=dict)
+    """How often each rule was applied, where the file after has a derivation."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -188,10 +193,13 @@ def _numbers(key: Any) -> Iterator[int]:
 
 
 @public
-def certify(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Certificate:
+def certify(before: str | os.PathLike[str], after: str | os.PathLike[str], *, derivation: bool = True) -> Certificate:
     """Return how each node that ``after`` has otherwise than ``before`` is known to compute the same.
 
-    Raises: UserError E302, E303 for a file that is none, E001 for files with other inputs or outputs.
+    derivation: check the list of rules that ``optimize`` wrote into ``after``, and name those of each changed node.
+
+    Raises: UserError E302, E303 for a file that is none, E001 for files with other inputs or outputs; VerificationError E304 for a
+    derivation that is damaged, of another file, or has a rule of an unknown version.
     """
     one, other = OpenedFile(before), OpenedFile(after)
     if sorted(one.inputs) != sorted(other.inputs) or len(one.outputs) != len(other.outputs):
@@ -201,6 +209,7 @@ def certify(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Ce
             why=f"{one.inputs} -> {one.outputs}, and {other.inputs} -> {other.outputs}",
             next="certify compares a file with what another file became: fx2onnx optimize BEFORE AFTER",
         )
+    told = derivation_of(one, other) if derivation else Derivation()
     job = _Certifying(one, other)
     kinds, roundings, missing = job.compare({})
     anchors: dict[str, bool] = {}
@@ -210,20 +219,21 @@ def certify(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Ce
     if unsure or needs_samples:
         engine, anchors = _sampled(one, other, unsure)
         kinds, roundings, missing = job.compare(anchors)
-    found = Certificate(one.path, other.path, engine=engine)
+    found = Certificate(one.path, other.path, engine=engine, rules=dict(sorted(told.counts.items())))
     for index, name in enumerate(other.outputs):
         found.outputs[name] = job.output_kind(index, anchors)
-    _judge_nodes(found, other, kinds, roundings)
+    _judge_nodes(found, other, kinds, roundings, told)
     _judge_outputs(found, other)
     found.roundings = max(roundings.values(), default=0.0)
     return found
 
 
 def _judge_nodes(
-    found: Certificate, file: OpenedFile, kinds: Mapping[str, str], roundings: Mapping[str, float]
+    found: Certificate, file: OpenedFile, kinds: Mapping[str, str], roundings: Mapping[str, float], told: Derivation
 ) -> None:
-    """A value that the file before does not have is as well known as those that are made of it."""
+    """A value that the file before does not have is as well known as those that are made of it, and made by their rules."""
     known: dict[str, str] = {}
+    made = dict(told.places)
     for name, kind in found.outputs.items():
         if name not in kinds:
             known[name] = kind
@@ -231,8 +241,10 @@ def _judge_nodes(
     for node in reversed(file.proto.graph.node):
         own = [kinds.get(name) or known.get(name, "proved") for name in node.output if name]
         worst = max(own, key=lambda kind: ("unchanged", *KINDS).index(kind), default="proved")
+        rules = [rule for name in node.output for rule in made.get(name, ())]
         for name in (*node.input, *_reads(node)):
             if name and name not in kinds:
+                made.setdefault(name, rules)
                 handed = "proved" if worst == "unchanged" else worst
                 known[name] = max(known.get(name, "proved"), handed, key=KINDS.index)
         if worst == "unchanged":
@@ -249,7 +261,7 @@ def _judge_nodes(
             "unknown": "no equation, and no engine ran both files",
             "refuted": f"other numbers on random inputs in {found.engine}",
         }[worst]
-        rows.append(CertifiedNode(node.name, node.op_type, value, worst, why))
+        rows.append(CertifiedNode(node.name, node.op_type, value, worst, why, ", ".join(dict.fromkeys(rules))))
     found.changed = rows[::-1]
 
 

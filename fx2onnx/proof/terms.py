@@ -313,25 +313,30 @@ def array_of(terms: Terms, args: Args, index: int) -> Array | None:
 
 
 def _apart(one: Number, other: Number) -> float:
-    """The largest number of roundings between two constants of one shape."""
+    """The largest number of roundings between two constants of one shape. A few elements tell most pairs apart."""
     if one.value.shape != other.value.shape:
         return math.inf
+    if one.value.size > _FEW:
+        few = [Number(np.array(each.value.flat[:_FEW]), each.unit, _first(each.size)) for each in (one, other)]
+        if _apart(*few) > FOLD_ROUNDINGS:
+            return math.inf
     if one.size is other.size is None and np.array_equal(one.value, other.value):
         return 0.0
-    few = [each.value.reshape(-1)[:64] for each in (one, other)]
-    unit = max(one.unit, other.unit)
-    if one.size is other.size is None and not np.allclose(
-        few[0], few[1], rtol=FOLD_ROUNDINGS * unit, atol=0, equal_nan=True
-    ):
-        return math.inf
     with np.errstate(invalid="ignore"):
         off = np.abs(one.wide - other.wide)
     if not off.any():
         return 0.0
-    size = np.maximum(one.magnitude, other.magnitude) * unit
+    size = np.maximum(one.magnitude, other.magnitude) * max(one.unit, other.unit)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(off == 0, 0.0, off / size)
     return float(share.max()) if np.isfinite(share).all() else math.inf
+
+
+_FEW = 64
+
+
+def _first(size: Array | None) -> Array | None:
+    return None if size is None else np.array(size.flat[:_FEW])
 
 
 def _trimmed(number: Number, rank: int | None) -> Number:

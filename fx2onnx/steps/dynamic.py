@@ -21,6 +21,7 @@ from fx2onnx.irx.shapes.table import as_dim
 from fx2onnx.irx.values import dims_of, known_ints
 from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_constant, operand, produced_by, static_dims
 from fx2onnx.sizes.expr import Dim, DimLike, product
+from fx2onnx.sizes.text import parse_dim
 from fx2onnx.steps.sizes import axis_of
 from fx2onnx.steps.stages import rewrite, stages_of
 
@@ -254,3 +255,11 @@ def _refused(node: ir.Node, why: str) -> UserError:
         "E105", "the size is fixed inside the file", node=f"{node.op_type} {node.name or node.outputs[0].name}", why=why,
         next="export the model with this size dynamic",
     )  # fmt: skip
+
+
+def depends_on(dim: int | ir.SymbolicDim, names: set[str]) -> bool:
+    """Return whether a size is made of one of these names."""
+    if isinstance(dim, int) or dim.value is None:
+        return False
+    read = parse_dim(str(dim.value))
+    return str(dim.value) in names or (isinstance(read, Dim) and bool(read.symbols() & names))

@@ -33,12 +33,10 @@ from fx2onnx.precision.model import Lowered
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.model import Quantized
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.sizes.expr import Dim
-from fx2onnx.sizes.text import parse_dim
 from fx2onnx.steps import stages
 from fx2onnx.steps.coarser import Drawn, against_numbers, in_16_bits, same_as, with_numbers
 from fx2onnx.steps.compare import Original, random_outputs
-from fx2onnx.steps.dynamic import make_dynamic
+from fx2onnx.steps.dynamic import depends_on, make_dynamic
 from fx2onnx.steps.list import STEPS, Wanted, fit_to_target
 from fx2onnx.steps.opened import Opened, open_model
 from fx2onnx.steps.opset import convert_opset
@@ -134,14 +132,15 @@ class _Job:
     def __init__(self, opened: Opened, plan: Plan) -> None:
         self.opened = opened
         self.plan = plan
-        self.first_edits: Counter[str] = Counter()
-        """Those that the conversion of the opset begins with."""
+        self.first = stages.Trace()
+        """The edits that the conversion of the opset begins with."""
         self.prepared, self.interface = self._prepare()
         self.notes = list(opened.notes)
         self.before = self._size_before()
         self.original: Original | None = None
         self.compared_in: tuple[Sequence[str], int] = ((), 0)
         self.left_out: list[LeftOut] = []
+        self.derivation: dict[str, str] = {}
 
     # -- the graph ----------------------------------------------------------------------------------------------
     def _prepare(self) -> tuple[ir.Model, stages.Interface]:
@@ -152,7 +151,7 @@ class _Job:
         interface = stages.Interface.of(model)
         if self.plan.opset is not None:
             # What is an input in one opset is an attribute in another, so that it has to be constant.
-            self.first_edits = stages.rewrite(model, stages.stages_of(min(self.plan.level, 1), is_folding=True)).edits
+            self.first = stages.rewrite(model, stages.stages_of(min(self.plan.level, 1), is_folding=True))
             convert_opset(model, self.plan.opset)
         return model, interface
 
@@ -206,7 +205,7 @@ class _Job:
         rounds = plan.precision is not None or plan.quantize is not None  # weights of the main graph
         if plan.level and plan.stores_inside and not rounds:
             stages.store_inside(model)
-        model.metadata_props.update(plan.properties or {})
+        model.metadata_props.update({**self.derivation, **(plan.properties or {})})
         if not plan.keeps_metadata:
             edits["removed origins"] += stages.leave_out_origins(model)
         return model, edits
@@ -240,7 +239,7 @@ class _Job:
             varying = [
                 value.name or ""
                 for value in self.prepared.graph.outputs
-                if value.shape is not None and len(value.shape) and _depends(value.shape[0], names)
+                if value.shape is not None and len(value.shape) and depends_on(value.shape[0], names)
             ]
             self.original.add_parts(inputs, self.plan.dynamic, frozenset(varying), seed)
 
@@ -314,14 +313,23 @@ class _Job:
             place = os.path.join(stage, str(attempt))
             os.mkdir(place)
             model, trace = self._whole()
+            self.derivation = self.plan.derivation(self.opened, [*self.first.applied, *trace.applied])
             wanted = self.plan.wanted(Drawn(self.original))
             final, edits = self._as_written(model, wanted)
             trace.edits.update(edits)
             written = self._save(final, os.path.join(place, name), is_as_it_was=not trace.edits.total())
-            smaller = self.plan.smaller
-            if written.model_bytes + written.data_bytes > self.before.total_bytes and smaller is not None:
+            smaller, growth_bytes = (
+                self.plan.smaller,
+                written.model_bytes + written.data_bytes - self.before.total_bytes,
+            )
+            told_bytes = sum(len(key) + len(text) + 10 for key, text in self.derivation.items())
+            if growth_bytes > told_bytes and smaller is not None:
                 self.plan = smaller
                 continue
+            if 0 < growth_bytes <= told_bytes:  # a list of edits makes no file larger than its input
+                self.derivation = {}
+                final, _ = self._as_written(model, wanted)
+                written = self._save(final, os.path.join(place, name))
             made = Made(final, written, None if self.original is None else self.original.compare(written.path))
             if made.comparison is not None and made.comparison.is_wrong:
                 self._blame(trace, made.comparison)
@@ -379,7 +387,7 @@ class _Job:
             self.before,
             measured(model, written.model_bytes, written.data_bytes),
             model.graph.opset_imports.get("", 0),
-            {name: count for name, count in sorted((trace.edits + self.first_edits).items()) if count},
+            {name: count for name, count in sorted((trace.edits + self.first.edits).items()) if count},
             {name: dict(counts.most_common()) for name, counts in sorted(trace.refusals.items())},
             self.left_out,
             warnings,
@@ -387,10 +395,3 @@ class _Job:
             made.quantized,
             made.precision,
         )
-
-
-def _depends(dim: int | ir.SymbolicDim, names: set[str]) -> bool:
-    if isinstance(dim, int) or dim.value is None:
-        return False
-    read = parse_dim(str(dim.value))
-    return str(dim.value) in names or (isinstance(read, Dim) and bool(read.symbols() & names))

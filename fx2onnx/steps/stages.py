@@ -86,6 +86,7 @@ class Trace:
     steps: list[tuple[str, int]] = field(default_factory=list)
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
+    applied: list[tuple[str, int, str]] = field(default_factory=list)
     last: tuple[str, str] = ("", "")
     """The last edit: the rewrite or pass, and the node that it ended at."""
 
@@ -131,6 +132,7 @@ def rewrite(
         outcome = run(model, [stage], stop_after=stop, check=check, explain=explain)
         trace.steps.append((stage.name, outcome.total))
         trace.edits += outcome.edits
+        trace.applied += outcome.applied
         trace.last = outcome.last or ((stage.name, "") if outcome.total else trace.last)
         for name, refused in outcome.refusals.items():
             trace.refusals[name] = refused  # of the last round: what still stands

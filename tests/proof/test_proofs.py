@@ -11,7 +11,7 @@ import pytest
 
 from fx2onnx.base.errors import UserError
 from studies.proofs import Case, file_cases, passed, prove, rows_of
-from tests.proof.test_certify import graph_of, node
+from tests.proof.test_equations import graph_of, node
 
 W = np.arange(6, dtype=np.float32).reshape(3, 2)
 ONE = np.float32(1)

@@ -18,7 +18,8 @@ import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.proof.spans import RULES
-from tests.proof.test_certify import MODELS, graph_of, node
+from tests.proof.test_certify import MODELS
+from tests.proof.test_equations import graph_of, node
 
 
 class Faulty(nn.Module):

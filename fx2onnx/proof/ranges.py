@@ -131,6 +131,8 @@ def value_ranges(
             )
         if not low <= high:
             raise UserError("E001", f"ranges: {name}={low}:{high} is empty", next="give (low, high) with low <= high")
+        if not np.isfinite([low, high]).all():
+            raise UserError("E001", f"ranges: {name}={low}:{high} has no end", next="give two finite numbers")
     with np.errstate(all="ignore"):
         return _Walk(file, ranges, sizes or {}).run()
 

@@ -342,3 +342,24 @@ def _abs(call: Call) -> Interval:
     x = call.span(0)
     low = np.where((x.low < 0) & (x.high > 0), 0.0, np.minimum(np.abs(x.low), np.abs(x.high)))
     return Interval(low, x.size, x.error)
+
+
+@rule("LSTM", "GRU", "RNN")
+def _recurrent(call: Call) -> list[Interval]:
+    """Outputs of tanh and gates between 0 and 1: at most 1, or as large as the state at first."""
+    if not {"Sigmoid", "Tanh", b"Sigmoid", b"Tanh"} >= {*(call.attrs.get("activations") or ())} or call.attrs.get(
+        "clip"
+    ):
+        raise LookupError(call.op_type)
+    x, hidden, layers = call.span(0), int(call.attrs["hidden_size"]), len(call.span(1).low)
+    length, batch = x.low.shape[:2] if not call.attrs.get("layout") else x.low.shape[1::-1]
+    most = 1.0
+    if call.op_type == "GRU" and call.has(5):
+        most = max(most, float(call.span(5).reach.max(initial=0)))
+    state = float(call.span(6).reach.max(initial=0)) if call.op_type == "LSTM" and call.has(6) else 0.0
+    last = (batch, layers, hidden) if call.attrs.get("layout") else (layers, batch, hidden)
+    all_steps = (batch, length, layers, hidden) if call.attrs.get("layout") else (length, layers, batch, hidden)
+    limits = [(all_steps, most), (last, most), (last, state + length)][: call.outputs]
+    share = 2.0 if np.isfinite(x.reach).all() else math.inf
+    wide = [(np.full(shape, limit), np.full(shape, share * limit)) for shape, limit in limits]
+    return [Interval(-limit, limit, error) for limit, error in wide]

@@ -153,6 +153,22 @@ def test_findings_of_small_graphs(tmp_path: Path, nodes: Any, low: float, high: 
     assert {each.kind for each in found.findings} == kinds
 
 
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_outputs_have_bounds(tmp_path: Path, op: str, gates: int) -> None:
+    """What stands behind them has bounds, too, which hold on random inputs."""
+    draw = np.random.default_rng(0)
+    wide = {"w": draw.standard_normal((1, 5 * gates, 4)), "r": draw.standard_normal((1, 5 * gates, 5))}
+    nodes = [node(op, "x", "w", "r", "h", hidden_size=5), node("Exp", "h", "y")]
+    model = graph_of(nodes, [2, 3, 4], **{name: array.astype(np.float32) for name, array in wide.items()})
+    onnx.save(model, tmp_path / "recurrent.onnx")
+    found = fx2onnx.value_ranges(tmp_path / "recurrent.onnx", {"x": (-9, 9)})
+    assert found.unknown == {}
+    (bound,) = found.outputs.values()
+    x = draw.uniform(-9, 9, (2, 3, 4)).astype(np.float32)
+    (y,) = fx2onnx.runner.InferenceSession(tmp_path / "recurrent.onnx").run(None, {"x": x})
+    assert bound.low - 1e-6 <= y.min() <= y.max() <= bound.high + 1e-6 < 3
+
+
 def test_an_operator_without_a_rule_is_named(tmp_path: Path) -> None:
     nodes = [node("NonZero", "x", "i"), node("Cast", "i", "f", to=1), node("Add", "f", "c", "y")]
     onnx.save(graph_of(nodes, [2, 3], c=np.float32(0.1)), tmp_path / "m.onnx")
@@ -171,7 +187,7 @@ def test_the_command_shows_bounds_and_findings(faulty: Path) -> None:
     assert json.loads(done.stdout)["ranges"]["findings"] == []
 
 
-@pytest.mark.parametrize("ranges", ["z=0:1", "x=1:0", "x=0", "x", "x=a:b"])
+@pytest.mark.parametrize("ranges", ["z=0:1", "x=1:0", "x=0", "x", "x=a:b", "x=-inf:inf", "x=nan:1"])
 def test_ranges_that_are_none(faulty: Path, ranges: str) -> None:
     done = CliRunner().invoke(app, ["lint", str(faulty), "--ranges", ranges])
     assert done.exit_code == 2

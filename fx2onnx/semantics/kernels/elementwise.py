@@ -62,7 +62,7 @@ def each(function: Callable[..., Any], out: Array, *operands: Array) -> Call:
         one.size == 1 or (one.size == out.size and one.flags.c_contiguous) for one in operands
     ):
         line = (out.size,)
-        operands = tuple(one.reshape(() if one.size == 1 < out.size else line) for one in operands)
+        operands = tuple(one.reshape(() if one.size == 1 != out.size else line) for one in operands)
         out = out.reshape(line)
     return functools.partial(function, *operands, out)
 

@@ -126,7 +126,7 @@ def _model(task: str, name: str, recipe: str) -> Any:
 
     from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENTS
     from fx2onnx.decoding.recipes.delay_pattern import delays_of
-    from fx2onnx.decoding.recipes.inner_language_model import language_of
+    from fx2onnx.decoding.recipes.recipe import language_of
     from fx2onnx.sources.hf import kind
     from fx2onnx.sources.seeding import move_constants, seeded
 

@@ -48,8 +48,8 @@ def generates_alone(model: Any) -> bool:
     """Whether the model may be given text without an image: not where forward demands one, or generation hands over."""
     from fx2onnx.decoding.recipes.cross_attention import runs_on_text
     from fx2onnx.decoding.recipes.image_prompt import takes_images
-    from fx2onnx.decoding.recipes.inner_language_model import language_of
     from fx2onnx.decoding.recipes.modality import modalities_of
+    from fx2onnx.decoding.recipes.recipe import language_of
 
     if not takes_images(model) or getattr(model.config, "is_encoder_decoder", False):
         return True

@@ -113,7 +113,7 @@ MUTANTS = [
         "aten_map/table/dtypes.py",
         "classes[0 if op.rank(operand) else 1]",
         "classes[0]",
-        "tests/ops/test_promotion.py",
+        "tests/ops/test_float_types.py",
     ),
     Mutant(
         "aten_map/convolution_backward.py",

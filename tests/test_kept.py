@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.base.bounded_cache import Bounded
+from fx2onnx.base.memoized import Bounded
 from tests.test_leaks import DYNAMIC, Net, Scale, Scaled, scale
 
 

@@ -370,7 +370,7 @@ def test_public_names_of_torch_are_not_private(text: str) -> None:
 
 PRIVATE_OF_OTHERS = {
     "irx/private_names.py": "what onnx_ir lacks",
-    "irx/transposition.py": "NumPy names no library that it computes with",
+    "lower/weights.py": "NumPy names no library that it computes with",
     "semantics/kernels/strings.py": "the parser of regular expressions, whose tree another matcher runs",
 }
 """Files that use private names of other packages than torch, and for what."""

@@ -11,8 +11,7 @@ import onnx_ir as ir
 import torch
 from numpy.polynomial import chebyshev
 
-from fx2onnx.aten_map import bessel_tables as tables
-from fx2onnx.aten_map import special_tables
+from fx2onnx.aten_map import special_tables as tables
 from fx2onnx.aten_map.special import Function, between, number, polynomial, quotient, unary
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
@@ -164,13 +163,13 @@ def _airy(op: Emit, x: ir.Value) -> ir.Value:
     inverse = op.Div(number(op, 1.0), phase)
     square = op.Mul(inverse, inverse)
     root = op.Sqrt(op.Sqrt(size))
-    first = op.Add(op.Mul(square, quotient(op, square, special_tables.AIRY_AFN, special_tables.AIRY_AFD)), 1.0)
-    second = op.Mul(inverse, quotient(op, square, special_tables.AIRY_AGN, special_tables.AIRY_AGD))
+    first = op.Add(op.Mul(square, quotient(op, square, tables.AIRY_AFN, tables.AIRY_AFD)), 1.0)
+    second = op.Mul(inverse, quotient(op, square, tables.AIRY_AGN, tables.AIRY_AGD))
     angle = op.Add(phase, math.pi / 4)
     wave = op.Sub(op.Mul(op.Sin(angle), first), op.Mul(op.Cos(angle), second))
     scale = 1 / math.sqrt(math.pi)
     negative = op.Div(op.Mul(wave, scale), root)
-    decay = quotient(op, inverse, special_tables.AIRY_AN, special_tables.AIRY_AD)
+    decay = quotient(op, inverse, tables.AIRY_AN, tables.AIRY_AD)
     positive = op.Div(op.Mul(decay, scale / 2), op.Mul(root, op.Exp(phase)))
     f, g = [1.0], [1.0]
     for k in range(1, AIRY_TERMS):

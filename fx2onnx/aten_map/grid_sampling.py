@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from fx2onnx.aten_map.table.axes import INT64, filled, is_empty, steps, transpos
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.functions import polynomial
 from fx2onnx.sizes.expr import Dim, DimLike, product
 
 aten = torch.ops.aten
@@ -195,7 +197,7 @@ def _grid_sampler_backward(
         shown = op.cast(inside, dtype)
         shares = [tap.share for tap in chosen]
         if output_mask[0]:
-            weight = _product(op, [shown, *(share for share in shares if share is not None)])
+            weight = reduce(op.Mul, [shown, *(share for share in shares if share is not None)])
             added = op.Mul(gradient, unsqueeze(op, weight, 1))
             of_image = scattered(op, of_image, 2, spread, added, "add")
         if output_mask[1] and interpolation_mode != NEAREST:
@@ -203,7 +205,7 @@ def _grid_sampler_backward(
             for axis, tap in enumerate(chosen):
                 others = [share for place, share in enumerate(shares) if place != axis and share is not None]
                 assert tap.slope is not None
-                term = _product(op, [seen, shown, tap.slope, *others])
+                term = reduce(op.Mul, [seen, shown, tap.slope, *others])
                 before = slopes[axis]
                 slopes[axis] = term if before is None else op.Add(before, term)
     of_grid = _of_grid(op, grid, coordinates, slopes) if output_mask[1] else None
@@ -238,23 +240,15 @@ def _cubic(op: Emit, place: ir.Value) -> list[Tap]:
     for step, powers in ((-1, far), (0, near), (1, near), (2, far)):
         distance = op.Sub(part, op.const(step, dtype)) if step < 1 else op.Sub(op.const(step, dtype), part)
         third, second, first, constant = powers
-        slope = _polynomial(op, distance, (3 * third, 2 * second, first))
+        slope = polynomial(op, distance, (3 * third, 2 * second, first))
         found.append(
             Tap(
                 op.Add(low, op.const(step, dtype)),
-                _polynomial(op, distance, (third, second, first, constant)),
+                polynomial(op, distance, (third, second, first, constant)),
                 slope if step < 1 else op.Neg(slope),
             )
         )
     return found
-
-
-def _polynomial(op: Emit, value: ir.Value, powers: Sequence[float]) -> ir.Value:
-    """By Horner's rule, the highest power first."""
-    total = op.const(powers[0], op.dtype(value))
-    for number in powers[1:]:
-        total = op.Add(op.Mul(total, value), op.const(number, op.dtype(value)))
-    return total
 
 
 TAPS = {NEAREST: _nearest, BILINEAR: _linear, BICUBIC: _cubic}
@@ -273,13 +267,6 @@ def _of_grid(
     if not columns:
         return filled(op, op.dims(grid), 0, op.dtype(grid))
     return op.reshape(op.Concat(*reversed(columns), axis=2), op.dims(grid))
-
-
-def _product(op: Emit, factors: Sequence[ir.Value]) -> ir.Value:
-    total = factors[0]
-    for factor in factors[1:]:
-        total = op.Mul(total, factor)
-    return total
 
 
 _NAMES = "grid_sampler_2d_backward grid_sampler_3d_backward"

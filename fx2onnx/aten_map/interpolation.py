@@ -87,7 +87,7 @@ def _giving_sizes(op: Emit, value: ir.Value, scales: Scales) -> Scales | None:
         if scale is None or isinstance(size, Dim) != isinstance(count, Dim):
             return None
         if isinstance(size, Dim):
-            if not any(count == whole_size(op_type, size, scale) for op_type in ("floor", "trunc")):
+            if not any(count == apply(op_type, apply("float", size) * float(scale)) for op_type in ("floor", "trunc")):
                 return None
             factor = _factor_at_every_size(scale)
         else:
@@ -97,11 +97,6 @@ def _giving_sizes(op: Emit, value: ir.Value, scales: Scales) -> Scales | None:
             return None
         found.append(factor)
     return found
-
-
-def whole_size(op_type: str, size: Dim, scale: float) -> DimLike:
-    """``size * scale`` rounded, as PyTorch computes the size of a result in float64."""
-    return apply(op_type, apply("float", size) * float(scale))  # type: ignore[return-value]
 
 
 SIZES_EXACT = 1 << 14

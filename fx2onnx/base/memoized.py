@@ -1,4 +1,4 @@
-"""Results that a class's functions keep between calls (``functools.lru_cache``): a run without numbers keeps its own."""
+"""Caches for the life of the process: bounded ones, and results that functions keep between calls (``functools.lru_cache``): a run without numbers keeps its own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,25 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fx2onnx.base.code_patch import CodePatch, answers_for_caller, content_of, put_name
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Bounded(dict[K, V]):
+    """A dict of at most ``most`` entries, filled by ``kept[key] = value`` only; what it forgets is computed again."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= self.most and key not in self:
+            self.clear()
+        super().__setitem__(key, value)
 
 
 class _Missing(Exception):

@@ -34,11 +34,11 @@ class SourceLocation:
         """The path below the working directory or the installed package, so that no machine's layout leaks."""
         return storable(_installed(self.file) or _relative(self.file, os.getcwd()))
 
-    def excerpt(self, module_path: str = "", around: int = 1) -> list[str]:
+    def excerpt(self, module_path: str = "") -> list[str]:
         """Heading and the lines around the place, the place marked with ``>``."""
         heading = f"  {self}" + (f"   (module: {module_path})" if module_path else "")
         lines = [heading]
-        for number in range(self.line - around, self.line + around + 1):
+        for number in range(self.line - 1, self.line + 2):
             text = line_of(self.file, number).rstrip()
             if text or number == self.line:
                 mark = ">" if number == self.line else " "

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
-from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.errors import InternalError
+from fx2onnx.base.memoized import Bounded
 from fx2onnx.base.source import place_of
 from fx2onnx.capture.op_table import Op
 from fx2onnx.torchcompat.operators import OpOverload

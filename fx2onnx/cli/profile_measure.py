@@ -158,7 +158,11 @@ def measure(names: Sequence[str], job: Job, repeat: int, say: Callable[[str], No
             elif round_number:
                 runs[export.exporter].append(found)
                 result = found.result or result
-                export.file_bytes = _bytes_written(job.path)
+                export.file_bytes = (
+                    0
+                    if job.path is None
+                    else sum(file.stat().st_size for file in job.path.parent.iterdir() if file.is_file())
+                )
             export.nodes = export.nodes or (0 if isinstance(found, str) else _nodes(found, job.path))
             _remove(job.path)
     for export in exports:
@@ -225,10 +229,6 @@ def _nodes(run: Run, path: Path | None) -> int:
     import onnx
 
     return len(onnx.load(str(path), load_external_data=False).graph.node)
-
-
-def _bytes_written(path: Path | None) -> int:
-    return 0 if path is None else sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file())
 
 
 def _remove(path: Path | None) -> None:

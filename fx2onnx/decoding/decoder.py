@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.compressed import OWN_SIZES
 from fx2onnx.decoding.cache.int8 import FIELDS, LEVELS, with_int8
 from fx2onnx.decoding.cache.layout import (
     CacheLayout,
@@ -27,6 +26,7 @@ from fx2onnx.decoding.cache.layout import (
 )
 from fx2onnx.decoding.cache.module_state import (
     CACHE_ARGUMENTS,
+    OWN_SIZES,
     cache_argument,
     generated_argument,
     is_holding,

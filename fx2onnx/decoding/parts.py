@@ -15,7 +15,6 @@ from fx2onnx.decoding.recipes import (
     cross_attention,
     delay_pattern,
     encoder_decoder,
-    grouped_cache,
     multimodal,
     plain_decoder,
     prepared_inputs,
@@ -47,7 +46,6 @@ RECIPES: tuple[Recipe, ...] = (
     multimodal,
     cross_attention,
     prepared_inputs,
-    grouped_cache,
     plain_decoder,
 )
 """The first that fits a model is taken."""

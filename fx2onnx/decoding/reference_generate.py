@@ -14,8 +14,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import TASKS, WITH_PAST
 from fx2onnx.decoding.recipes.deepstack import KINDS
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
-from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.modality import modalities_of, token_of
+from fx2onnx.decoding.recipes.recipe import language_of
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.guard import offline
 from fx2onnx.sources.hf.sample_context import set_use_cache

@@ -16,7 +16,7 @@ from fx2onnx.base.metadata import DERIVATION
 from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.diff.matching import Side
 from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
-from fx2onnx.diff.opened import OpenedModel, Part, open_model, type_of
+from fx2onnx.diff.opened import OpenedModel, open_model, type_of
 from fx2onnx.diff.weights import WeightDifferences, compare_weights
 from fx2onnx.sizes import stated as size_conditions
 
@@ -86,7 +86,7 @@ def diff(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Differen
     found.model = _models(first, second)
     found.info = _info(first, second)
     main, counterpart = first.part(first.model.graph), second.part(second.model.graph)
-    inputs, others = (_fed(part) for part in (main, counterpart))
+    inputs, others = ([value for value in part.inputs if value not in part.weights] for part in (main, counterpart))
     for value, same in _paired(inputs, others):
         sides[0].tokens[value] = sides[1].tokens[same] = sides[0].number("input of the model", len(sides[0].tokens))
     found.interface = _interface("input", inputs, others) + _interface("output", main.outputs, counterpart.outputs)
@@ -94,11 +94,6 @@ def diff(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Differen
     _compare_functions(sides, found)
     found.weights = compare_weights(*sides, found.nodes.weights)
     return found
-
-
-def _fed(part: Part) -> list[ir.Value]:
-    """Inputs without those that have a weight of their own."""
-    return [value for value in part.inputs if value not in part.weights]
 
 
 def _paired(values: Sequence[ir.Value], others: Sequence[ir.Value]) -> list[tuple[ir.Value, ir.Value]]:

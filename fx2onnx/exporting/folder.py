@@ -209,7 +209,7 @@ def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -
 
 
 def _export(source: Source, options: ExportOptions) -> ExportResult:
-    from fx2onnx.exporting.decoders import as_file, drop_unused, translations_of
+    from fx2onnx.exporting.components import as_file, drop_unused, translations_of
     from fx2onnx.exporting.functions import found_in
 
     capture = replace(
@@ -339,7 +339,7 @@ def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
 
 def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
     """Config and tokenizer files of the checkpoint; of a model without one, what it was made from; of a GGUF file, what it says."""
-    from fx2onnx.decoding.recipes.inner_language_model import language_of
+    from fx2onnx.decoding.recipes.recipe import language_of
     from fx2onnx.sources.hf.gguf import write_tokenizer
 
     if assembly.folder is None:
@@ -364,7 +364,7 @@ def _own_files(assembly: Assembly | PipelineAssembly, target: Path) -> list[str]
 
 
 def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None, effort: Effort) -> None:
-    from fx2onnx.exporting.decoders import samples_of
+    from fx2onnx.exporting.components import samples_of
     from fx2onnx.verify.compare import verify
 
     for name, source in done.sources.items():

@@ -1,11 +1,12 @@
-"""Sample arguments as the inputs of the exported model, for what is measured on it before it is written."""
+"""Sample arguments as the inputs of the exported model, and calibration data, for what is measured on it before it is written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -15,11 +16,63 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.manifest.names import BATCH, MASK, PAST, POSITIONS, TOTAL
 from fx2onnx.optimize.weights import lacks_data
 
 if TYPE_CHECKING:
-    from fx2onnx.quantize.accuracy import Feeds
-    from fx2onnx.quantize.calibration import Data
+    from fx2onnx.quantize.calibration import Data, Feeds
+
+
+def data_for(given: Any, model: ir.Model) -> Data:
+    """``Quantize.calibration`` as runs of ``model``; of one that takes a past, prompts alone will do.
+
+    There rows of a batch are runs of their own, the past is empty, every token is seen, and positions count from 0.
+    """
+    from fx2onnx.quantize.calibration import data_of
+
+    data = data_of(given, model)
+    if not any((value.name or "").startswith(PAST) for value in model.graph.inputs):
+        return data
+    inputs = {value.name or "": value for value in model.graph.inputs}
+    return replace(data, runs=[_completed(row, inputs) for feeds in data.runs for row in _rows(feeds, inputs)])
+
+
+def _rows(feeds: Feeds, inputs: Mapping[str, ir.Value]) -> Iterator[Feeds]:
+    counts = {len(array) for name, array in feeds.items() if array.ndim and _first_dim(inputs.get(name)) == BATCH}
+    if len(counts) != 1 or not all(_first_dim(inputs.get(name)) == BATCH for name in feeds):
+        yield feeds
+        return
+    for index in range(counts.pop()):
+        yield {name: array[index : index + 1] for name, array in feeds.items()}
+
+
+def _first_dim(value: ir.Value | None) -> str:
+    return _dims(value)[0] if value is not None and value.shape is not None and len(value.shape) else ""
+
+
+def _dims(value: ir.Value) -> list[str]:
+    return [str(dim if isinstance(dim, int) else dim.value) for dim in value.shape or ()]
+
+
+def _completed(feeds: Feeds, inputs: Mapping[str, ir.Value]) -> Feeds:
+    """The feeds with an empty past, a mask that hides nothing and positions from 0, where these are inputs and not given."""
+    sizes: dict[str, int] = {}
+    for name, array in feeds.items():
+        if name in inputs:
+            sizes |= dict(zip(_dims(inputs[name]), array.shape, strict=False))
+    length = next((array.shape[1] for name, array in feeds.items() if array.ndim > 1), 0)
+    found = dict(feeds)
+    for name, value in inputs.items():
+        if name in feeds or value.dtype is None or not (name.startswith(PAST) or name in (MASK, POSITIONS)):
+            continue
+        unknown = 0 if name.startswith(PAST) else length
+        known = {**sizes, TOTAL: length} if name == MASK else sizes
+        shape = [int(dim) if dim.isdecimal() else known.get(dim, unknown) for dim in _dims(value)]
+        found[name] = np.full(shape, name == MASK, value.dtype.numpy())
+        if name == POSITIONS:
+            found[name] = np.broadcast_to(np.arange(shape[-1], dtype=value.dtype.numpy()), shape).copy()
+    return found
+
 
 LARGEST_SHARE = 0.25
 """A share of the free memory: weights that are no larger are run once more, to measure what their rounding does."""
@@ -71,7 +124,6 @@ class Sample:
 
     def calibration(self, given: Any, model: ir.Model) -> Data:
         """The user's calibration data as runs of the model (``data_for``)."""
-        from fx2onnx.exporting.calibration import data_for
 
         return data_for(given, model)
 

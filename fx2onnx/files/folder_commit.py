@@ -20,8 +20,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.typed_json import Misfit, Only, built, within
 from fx2onnx.files.digest import digest_of, digest_of_file
 from fx2onnx.files.folder_files import inside, read_object
-from fx2onnx.files.renaming import replace
-from fx2onnx.files.staging import PREFIX, locked
+from fx2onnx.files.staging import PREFIX, locked, replace
 
 MANIFEST = "fx2onnx.json"
 VERSION = 4

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.files.renaming import BINARY
+from fx2onnx.files.staging import BINARY
 
 LIMIT_BYTES = 16 << 20
 """Of a config; the largest that are known have a megabyte of labels."""
@@ -43,7 +43,11 @@ def inside(folder: Path, name: Any, *, said_by: str = "") -> Path:
         home, real = folder.resolve(), path.resolve()
     except (OSError, RuntimeError, ValueError) as cause:
         raise UserError("E302", f"cannot read '{path}'", why=str(cause)) from cause
-    if real != home and home not in real.parents and not _is_blob(home, real):
+    if (
+        real != home
+        and home not in real.parents
+        and not (home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs")
+    ):
         raise UserError(
             "E302",
             f"'{path}' leads out of its folder",
@@ -51,11 +55,6 @@ def inside(folder: Path, name: Any, *, said_by: str = "") -> Path:
             next=f"put the file itself there: cp --remove-destination '{real}' '{path}'",
         )
     return path
-
-
-def _is_blob(home: Path, real: Path) -> bool:
-    """Return whether ``real`` is a blob of the cache entry that has ``home`` as a snapshot."""
-    return home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs"
 
 
 def read_object(path: Path, *, limit_bytes: int = LIMIT_BYTES, finite: bool = False) -> dict[str, Any]:

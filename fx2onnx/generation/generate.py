@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.beams import BeamSearch
 from fx2onnx.generation.codebooks import Shifted, shifted
 from fx2onnx.generation.engine import Graph, as_array, dtype_of
 from fx2onnx.generation.media import beside_text
 from fx2onnx.generation.opened import OpenedFolder, positions
-from fx2onnx.generation.prompt import array_of, prompt_length, rewritten, start_of
+from fx2onnx.generation.prompt import (
+    FolderTokenizer,
+    StopStrings,
+    array_of,
+    is_text,
+    prompt_length,
+    prompts_of,
+    rewritten,
+    start_of,
+)
+from fx2onnx.generation.searches import DRAFTED, BeamSearch, CachedTokens, drafter_of, following
 from fx2onnx.generation.settings import Chooser, GenerateSettings, Rule, last_rules, rules_of, settings_of
-from fx2onnx.generation.speculation import DRAFTED, CachedTokens, drafter_of, following
-from fx2onnx.generation.text import FolderTokenizer, StopStrings, is_text, prompts_of
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
 

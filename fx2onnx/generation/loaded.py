@@ -11,9 +11,8 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public, public_methods
-from fx2onnx.generation.checks import cast, check_known
 from fx2onnx.generation.components import LoadedPipeline
-from fx2onnx.generation.engine import Graph, as_array
+from fx2onnx.generation.engine import Graph, as_array, cast, check_known
 from fx2onnx.generation.generate import generate
 from fx2onnx.generation.media import encode_media
 from fx2onnx.generation.opened import CACHE, OpenedFolder, Outputs, from_torch

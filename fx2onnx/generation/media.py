@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.checks import cast, check_feeds
-from fx2onnx.generation.engine import Graph, as_array, dtype_of, shape_of
+from fx2onnx.generation.engine import Graph, as_array, cast, check_feeds, dtype_of, shape_of
 from fx2onnx.generation.opened import OpenedFolder
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import Grid, Medium, Port
@@ -141,7 +140,10 @@ def drop_baked(constants: Mapping[str, Any], rest: dict[str, Array]) -> None:
         times = len(value) // len(baked) if value.ndim == baked.ndim > 0 and baked.size else 0
         expected = np.concatenate([baked] * times) if times else baked
         if name in _COUNTED_THROUGH and times and value.shape == expected.shape:
-            value = _counted_alone(value, times)
+            parts = np.split(value, times)
+            value = np.concatenate(
+                [np.where(part < 0, part, part - part[part >= 0].min(initial=part.max())) for part in parts]
+            )
         if not np.array_equal(value, expected):
             raise UserError(
                 "E401",
@@ -153,12 +155,6 @@ def drop_baked(constants: Mapping[str, Any], rest: dict[str, Array]) -> None:
 
 _COUNTED_THROUGH = ("image_token_pooling",)
 """Inputs that hold places among the patches of all images of a call."""
-
-
-def _counted_alone(value: Array, images: int) -> Array:
-    """``value``, each image's places counted from its own first; negative ones stand for none."""
-    parts = np.split(value, images)
-    return np.concatenate([np.where(part < 0, part, part - part[part >= 0].min(initial=part.max())) for part in parts])
 
 
 def _short(value: Array) -> str:

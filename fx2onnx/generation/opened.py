@@ -12,8 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.staging import locked
-from fx2onnx.generation.checks import cast, check_feeds, check_known
-from fx2onnx.generation.engine import Graph, as_array, dtype_of, shape_of
+from fx2onnx.generation.engine import Graph, as_array, cast, check_feeds, check_known, dtype_of, shape_of
 from fx2onnx.manifest.form import Kind, file_now, graph_files, read_manifest
 from fx2onnx.manifest.names import PAST
 

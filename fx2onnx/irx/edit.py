@@ -92,7 +92,13 @@ def remove_unread(nodes: Iterable[ir.Node]) -> list[ir.Node]:
         if graph is None or any(is_read(value) for value in node.outputs):
             continue
         inputs = {value: None for value in node.inputs if value is not None}
-        inner = [value for nested in nested_graphs(node) for value in _outer_values(nested)]
+        inner = [
+            value
+            for nested in nested_graphs(node)
+            for each in nested.all_nodes()
+            for value in each.inputs
+            if value is not None
+        ]
         take_out(node)
         for nested in nested_graphs(node):
             _release(nested)
@@ -111,11 +117,6 @@ def drop_initializer(value: ir.Value) -> None:
     graph = value.graph
     if graph is not None and value.is_initializer() and not value.is_graph_input() and value.name is not None:
         graph.initializers.pop(value.name, None)
-
-
-def _outer_values(graph: ir.Graph) -> list[ir.Value]:
-    """The values that the nodes of a nested graph read."""
-    return [value for node in graph.all_nodes() for value in node.inputs if value is not None]
 
 
 def _release(graph: ir.Graph) -> None:

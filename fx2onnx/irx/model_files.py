@@ -22,8 +22,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import DATA_DIGESTS
 from fx2onnx.base.targets import is_same_file
 from fx2onnx.files.digest import digest_of, digest_of_file, known_digest, sha256_of_file
-from fx2onnx.files.renaming import replace
-from fx2onnx.files.staging import locked, replacing, sync
+from fx2onnx.files.staging import locked, replace, replacing, sync
 from fx2onnx.semantics.reading.weights import confined_path
 
 DIGEST_DIGITS = 16

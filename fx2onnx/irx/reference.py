@@ -21,9 +21,8 @@ from fx2onnx.base.events import record
 from fx2onnx.base.source import relative_path
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.digest import BlockDigests
-from fx2onnx.files.renaming import replace
 from fx2onnx.files.safetensors import WeightFile
-from fx2onnx.files.staging import cannot_write, staged_files
+from fx2onnx.files.staging import cannot_write, replace, staged_files
 from fx2onnx.irx import io
 from fx2onnx.irx.data_file import Place, write_data
 from fx2onnx.irx.io import EXTERNAL_MIN_BYTES, message_of, placed, require_data, write_bytes

@@ -119,9 +119,9 @@ def first_opset(op_type: str, domain: str = "") -> int | None:
     return min(versions) if versions else None
 
 
-def has_op(op_type: str, opset: int, domain: str = "") -> bool:
+def has_op(op_type: str, opset: int) -> bool:
     """Return whether the opset has the operator."""
-    first = first_opset(op_type, domain)
+    first = first_opset(op_type)
     return first is not None and first <= opset
 
 

@@ -241,16 +241,13 @@ class Lowering:
         self.builder.sizes = outer
         return [self.values[node] for node in graph.outputs]
 
-    def _control_flow(self, node: torch.fx.Node) -> None:
-        self.op.result = tuple(map(self._type, node.meta["val"]))
-        self.op.scope = node.meta.get("module") or ""
-        self.op.origin = self._origin(node)
-        control_flow.check_dtypes(node, self.op.result, self.builder.opset)
-        self.values[node] = control_flow.EMITTERS[node.target](self, node)
-
     def _call(self, node: torch.fx.Node) -> None:
         if node.target in control_flow.EMITTERS:
-            self._control_flow(node)
+            self.op.result = tuple(map(self._type, node.meta["val"]))
+            self.op.scope = node.meta.get("module") or ""
+            self.op.origin = self._origin(node)
+            control_flow.check_dtypes(node, self.op.result, self.builder.opset)
+            self.values[node] = control_flow.EMITTERS[node.target](self, node)
             return
         is_complex = node in self._touching_complex
         entry = self.table.find(node.target, self.builder.opset, is_complex)

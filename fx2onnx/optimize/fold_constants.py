@@ -1,4 +1,4 @@
-"""Nodes whose operands are all constant -> initializers, under a byte budget."""
+"""Nodes whose operands are all constant -> initializers, under a byte budget; ``If`` with a constant condition -> the branch taken."""
 
 from __future__ import annotations
 
@@ -9,16 +9,57 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs
+from fx2onnx.irx.edit import can_replace, graphs_of, is_read, remove_unread, replace, replace_inputs
 from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.schema import GRAPH_BEARING, is_random
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
-from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_rounded
+from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_constant, is_rounded
 from fx2onnx.optimize.weights import is_literal, lacks_data
 from fx2onnx.semantics import folding
 from fx2onnx.semantics.folding import EXACT, LAST_BIT, Function, Inputs
 from fx2onnx.semantics.types import Array
 from fx2onnx.sizes.expr import Dim
+
+
+def fold_branches(model: ir.Model) -> int:
+    """Inline the branch of every If whose condition is an initializer. Returns how many.
+
+    Requires:  names that are unique in the whole model, weights in the main graph.
+    """
+    folded, again = 0, True
+    while again:
+        again = False
+        for graph in list(graphs_of(model)):
+            for node in list(graph):
+                if node.op_type == "If" and not node.domain and _inline(graph, node):
+                    folded, again = folded + 1, True
+    return folded
+
+
+def _inline(graph: ir.Graph, node: ir.Node) -> bool:
+    condition = node.inputs[0]
+    if condition is None or not is_constant(condition) or condition.const_value is None:
+        return False
+    chosen = "then_branch" if bool(np.asarray(condition.const_value.numpy()).reshape(-1)[0]) else "else_branch"
+    branch = node.attributes[chosen].as_graph()
+    if branch.initializers:
+        return False
+    results = list(branch.outputs)
+    inner = list(branch)
+    branch.outputs.clear()
+    branch.remove(inner)
+    graph.insert_before(node, inner)
+    for old, new in zip(node.outputs, results, strict=True):
+        if not can_replace(old, new):
+            kept = ir.Node("", "Identity", [new], name=f"{node.name}/{old.name}")
+            kept.outputs[0].name = f"{old.name}.taken"
+            kept.outputs[0].type, kept.outputs[0].shape = old.type, old.shape
+            graph.insert_before(node, kept)
+            new = kept.outputs[0]
+        replace(old, new)
+    remove_unread([node])
+    return True
+
 
 FOLDABLE_DTYPES = frozenset(
     {
@@ -163,7 +204,8 @@ class Folder:
             return None
         if tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
             return None
-        is_stored_twice = not self.by_any_kernel and _is_shared_weight(value)  # with it, ``_release`` counts the bytes
+        is_shared = value.dtype is not None and value.dtype.is_floating_point() and use_count(value) != 1
+        is_stored_twice = not self.by_any_kernel and is_shared  # with it, ``_release`` counts the bytes
         if not is_literal(tensor) and (not self.fold_weights or is_stored_twice):
             return None
         return tensor.numpy()
@@ -222,11 +264,6 @@ def _is_moved_weight(node: ir.Node) -> bool:
     moves = node.op_type in ("Transpose", "Expand", "Tile") and node.inputs[0] is not None
     tensor = node.inputs[0].const_value if moves and node.inputs[0] is not None else None
     return tensor is not None and not is_literal(tensor)
-
-
-def _is_shared_weight(value: ir.Value) -> bool:
-    """Return whether the numbers would be stored twice: once as they are, once in what is folded."""
-    return value.dtype is not None and value.dtype.is_floating_point() and use_count(value) != 1
 
 
 def _sizes(node: ir.Node) -> Array | None:

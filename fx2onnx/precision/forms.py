@@ -88,7 +88,7 @@ def form_of(node: ir.Node, wide: ir.DataType, half: ir.DataType, opset: int, tar
         value is not None and value.type is not None and not isinstance(value.type, ir.TensorType) for value in values
     ):
         return SEQUENCE
-    if node.op_type in _SAYS_DTYPE and not _says_dtype(node):
+    if node.op_type in _SAYS_DTYPE and not any(name in node.attributes for name in (*DTYPE_ATTRIBUTES, "value")):
         return "its result has float32 unless it says otherwise"
     form = _declared(node, wide, half, opset)
     if isinstance(form, str):
@@ -96,10 +96,6 @@ def form_of(node: ir.Node, wide: ir.DataType, half: ir.DataType, opset: int, tar
     if not _has_kernel(node, wide, half, opset, target, form):
         return f"{target.name} has no {word_of(half)} kernel for it"
     return form
-
-
-def _says_dtype(node: ir.Node) -> bool:
-    return any(name in node.attributes for name in (*DTYPE_ATTRIBUTES, "value"))
 
 
 def _declared(node: ir.Node, wide: ir.DataType, half: ir.DataType, opset: int) -> Form | str:

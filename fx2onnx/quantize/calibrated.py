@@ -15,11 +15,10 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.memory import free_bytes
 from fx2onnx.quantize.accuracy import operands_of
 from fx2onnx.quantize.calibration import Data
-from fx2onnx.quantize.codes import Codes, blocked, nearest, ranges
 from fx2onnx.quantize.gptq import Collector, Moments, Operand, gptq
 from fx2onnx.quantize.options import Quantize
 from fx2onnx.quantize.places import QuantizationPlan, WeightPlace
-from fx2onnx.quantize.schemes import Array, Scheme
+from fx2onnx.quantize.schemes import Array, Codes, Scheme, blocked, nearest, ranges
 
 RATIOS = 20
 """Exponents that are tried, from 0 on in equal steps below 1."""

@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.quantize.calibration import Data
-from fx2onnx.quantize.codes import Codes, blocked, ranges
-from fx2onnx.quantize.schemes import Array, Scheme
+from fx2onnx.quantize.schemes import Array, Codes, Scheme, blocked, ranges
 
 STEP = 128
 """Columns whose error is put on the others in one product."""

@@ -20,8 +20,7 @@ from fx2onnx.optimize.weights import (
     TransposedTensor,
     lacks_data,
 )
-from fx2onnx.quantize.codes import Codes, blocked
-from fx2onnx.quantize.schemes import Array, Scheme, packed, unpacked
+from fx2onnx.quantize.schemes import Array, Codes, Scheme, blocked, packed, unpacked
 
 D = ir.DataType
 WORKING_BYTES = 1 << 20

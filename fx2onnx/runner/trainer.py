@@ -15,9 +15,8 @@ import numpy.typing as npt
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.files import safetensors
-from fx2onnx.files.renaming import replace
 from fx2onnx.files.safetensors import TensorEntry
-from fx2onnx.files.staging import cannot_write, staged_files
+from fx2onnx.files.staging import cannot_write, replace, staged_files
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import TrainingManifest, read_training
 from fx2onnx.runner.session import InferenceSession

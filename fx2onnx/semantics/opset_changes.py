@@ -69,6 +69,7 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 _SOFT = ("Softmax", "LogSoftmax", "Hardmax")
 _GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 _MASK = "its mask is read, which is another there"
+_OTHER_PLACES = "it places its samples in another way"
 
 
 def _dtype(edit: NodeForm) -> np.dtype[np.generic]:
@@ -89,6 +90,38 @@ def _refuse(why: str) -> Change:
     return change
 
 
+def _refuse_value(name: str, value: Any, why: str, default: Any = None, drops: bool = False) -> Change:
+    """Refuse one value of an attribute, and ``drops`` the attribute that has no other effect."""
+
+    def change(edit: NodeForm) -> None:
+        if edit.attribute(name, default) == value:
+            raise NoForm(why)
+        if drops:
+            edit.drop(name)
+
+    return change
+
+
+def _rename(op_type: str) -> Change:
+    return lambda edit: edit.rename(op_type)
+
+
+def _to_inputs(*names: str, dtype: type[np.generic] | None = np.int64) -> Change:
+    """Attributes become the inputs from 1 on; ``dtype`` None: that of the first input."""
+
+    def change(edit: NodeForm) -> None:
+        given = [edit.attribute(name) for name in names]
+        edit.drop(*names)
+        for index, numbers in enumerate(given, 1):
+            if numbers is not None:
+                edit.give(index, edit.constant(numbers, _dtype(edit) if dtype is None else dtype))
+
+    return change
+
+
+_AXES_TO_INPUT = _to_inputs("axes")
+
+
 def _grid_mode(names: dict[str, str], default: str) -> Change:
     def change(edit: NodeForm) -> None:
         mode = edit.attribute("mode", default)
@@ -97,39 +130,9 @@ def _grid_mode(names: dict[str, str], default: str) -> Change:
     return change
 
 
-def _axes_to_input(edit: NodeForm) -> None:
-    axes = edit.attribute("axes")
-    edit.drop("axes")
-    if axes is not None:
-        edit.give(1, edit.constant(axes))
-
-
-def _split_to_input(edit: NodeForm) -> None:
-    sizes = edit.attribute("split")
-    edit.drop("split")
-    if sizes is not None:
-        edit.give(1, edit.constant(sizes))
-
-
 def _count_split(edit: NodeForm) -> None:
     if edit.input(1) is None:
         edit.set("num_outputs", len(edit.node.outputs))
-
-
-def _slice_to_inputs(edit: NodeForm) -> None:
-    given = [edit.attribute(name) for name in ("starts", "ends", "axes")]
-    edit.drop("starts", "ends", "axes")
-    for index, numbers in enumerate(given, 1):
-        if numbers is not None:
-            edit.give(index, edit.constant(numbers))
-
-
-def _clip_to_inputs(edit: NodeForm) -> None:
-    bounds = [edit.attribute(name) for name in ("min", "max")]
-    edit.drop("min", "max")
-    for index, bound in enumerate(bounds, 1):
-        if bound is not None:
-            edit.give(index, edit.constant(bound, _dtype(edit)))
 
 
 def _pad_to_inputs(edit: NodeForm) -> None:
@@ -145,16 +148,6 @@ def _dropout_to_inputs(edit: NodeForm) -> None:
     ratio = edit.attribute("ratio", 0.5)
     edit.drop("ratio")
     edit.give(1, edit.constant(ratio, np.float32))
-
-
-def _without_spatial(edit: NodeForm) -> None:
-    if not edit.attribute("spatial", 1):
-        raise NoForm("it normalises each place by itself (spatial=0)")
-    edit.drop("spatial")
-
-
-def _one_output(edit: NodeForm) -> None:
-    _read_alone(edit, "its statistics are read, which are others there")
 
 
 def _softmax_of_one_axis(edit: NodeForm) -> None:
@@ -178,16 +171,6 @@ def _k_to_input(edit: NodeForm) -> None:
     edit.give(1, edit.constant([k]))
 
 
-def _scales_to_input(edit: NodeForm) -> None:
-    scales = edit.attribute("scales")
-    edit.drop("scales")
-    edit.give(1, edit.constant(scales, np.float32))
-
-
-def _upsample_to_resize(edit: NodeForm) -> None:
-    edit.rename("Resize")
-
-
 def _resize_with_coordinates(edit: NodeForm) -> None:
     scales = edit.input(1)
     edit.give(1, edit.constant([], np.float32))
@@ -195,15 +178,6 @@ def _resize_with_coordinates(edit: NodeForm) -> None:
     edit.set("coordinate_transformation_mode", "asymmetric")
     if edit.attribute("mode", "nearest") == "nearest":
         edit.set("nearest_mode", "floor")
-
-
-def _resize_without_tf_half_pixel(edit: NodeForm) -> None:
-    if edit.attribute("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn":
-        raise NoForm("tf_half_pixel_for_nn is gone")
-
-
-def _scatter_to_elements(edit: NodeForm) -> None:
-    edit.rename("ScatterElements")
 
 
 def _dft_axis_to_input(edit: NodeForm) -> None:
@@ -314,11 +288,6 @@ def _pad_all_axes(edit: NodeForm) -> None:
         edit.give(1, edit.new("ScatterElements", [edit.constant([0] * (2 * rank)), edit.constant(places), pads]))
 
 
-def _pad_without_wrap(edit: NodeForm) -> None:
-    if edit.attribute("mode", "constant") == "wrap":
-        raise NoForm("it pads by wrapping around")
-
-
 def _dropout_to_attribute(edit: NodeForm) -> None:
     training = edit.numbers(2)
     if training is not None and training.any():
@@ -371,7 +340,7 @@ def _resize_without_coordinates(edit: NodeForm) -> None:
     )
     is_old &= mode != "nearest" or edit.attribute("nearest_mode", "round_prefer_floor") == "floor"
     if not is_old or edit.input(3) is not None or edit.attribute("exclude_outside", 0):
-        raise NoForm("it places its samples in another way")
+        raise NoForm(_OTHER_PLACES)
     scales = edit.input(2)
     edit.keep_inputs(1)
     edit.give(1, scales)
@@ -386,20 +355,10 @@ def _resize_with_all_inputs(edit: NodeForm) -> None:
             edit.give(index, edit.constant([], np.float32))
 
 
-def _elements_to_scatter(edit: NodeForm) -> None:
-    edit.rename("Scatter")
-
-
 def _dft_axis_to_attribute(edit: NodeForm) -> None:
     axis = edit.integers(2)
     edit.keep_inputs(2)
     edit.set("axis", -2 if axis is None else axis[0])
-
-
-def _half_pixel_only(edit: NodeForm) -> None:
-    if edit.attribute("coordinate_transformation_mode", "half_pixel") != "output_half_pixel":
-        raise NoForm("it places its samples in another way")
-    edit.drop("coordinate_transformation_mode")
 
 
 def _reshape_copies_zero(edit: NodeForm) -> None:
@@ -456,12 +415,18 @@ _AXES = (
 
 CHANGES: dict[tuple[str, int], tuple[Change | None, Change | None]] = {
     **{(name, 11): (None, _axes_from_front) for name in _AXES},
-    **{(f"Reduce{name}", 18): (_axes_to_input, _axes_to_attribute) for name in _REDUCTIONS},
-    **{(name, 13): (_axes_to_input, _axes_to_attribute) for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
+    **{(f"Reduce{name}", 18): (_AXES_TO_INPUT, _axes_to_attribute) for name in _REDUCTIONS},
+    **{(name, 13): (_AXES_TO_INPUT, _axes_to_attribute) for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
     **{(name, 13): (_softmax_of_one_axis, _softmax_of_last_axes) for name in _SOFT},
-    ("BatchNormalization", 9): (_without_spatial, None),
-    ("BatchNormalization", 14): (_one_output, _no_training),
-    ("Clip", 11): (_clip_to_inputs, _clip_to_attributes),
+    ("BatchNormalization", 9): (
+        _refuse_value("spatial", 0, "it normalises each place by itself (spatial=0)", drops=True),
+        None,
+    ),
+    ("BatchNormalization", 14): (
+        lambda edit: _read_alone(edit, "its statistics are read, which are others there"),
+        _no_training,
+    ),
+    ("Clip", 11): (_to_inputs("min", "max", dtype=None), _clip_to_attributes),
     ("DFT", 20): (_dft_axis_to_input, _dft_axis_to_attribute),
     ("Dropout", 12): (_dropout_to_inputs, _dropout_to_attribute),
     ("Gemm", 11): (None, _add_nothing),
@@ -472,23 +437,29 @@ CHANGES: dict[tuple[str, int], tuple[Change | None, Change | None]] = {
     ("GroupNormalization", 21): (_group_scales, _refuse("its scales are those of channels, and were those of groups")),
     ("Pad", 11): (_pad_to_inputs, _pad_to_attributes),
     ("Pad", 18): (None, _pad_all_axes),
-    ("Pad", 19): (None, _pad_without_wrap),
+    ("Pad", 19): (None, _refuse_value("mode", "wrap", "it pads by wrapping around")),
     ("Pow", 12): (None, _one_dtype),
     ("Reshape", 14): (None, _reshape_copies_zero),
     ("Resize", 10): (None, _resize_to_upsample),
     ("Resize", 11): (_resize_with_coordinates, _resize_without_coordinates),
-    ("Resize", 13): (_resize_without_tf_half_pixel, _resize_with_all_inputs),
-    ("RoiAlign", 16): (_half_pixel_off, _half_pixel_only),
+    ("Resize", 13): (
+        _refuse_value("coordinate_transformation_mode", "tf_half_pixel_for_nn", "tf_half_pixel_for_nn is gone"),
+        _resize_with_all_inputs,
+    ),
+    ("RoiAlign", 16): (
+        _half_pixel_off,
+        _refuse_value("coordinate_transformation_mode", "half_pixel", _OTHER_PLACES, default="half_pixel", drops=True),
+    ),
     ("Scan", 9): (_refuse("its batch axis is gone"), _refuse("it has no batch axis")),
-    ("Scatter", 11): (_scatter_to_elements, None),
-    ("ScatterElements", 11): (None, _elements_to_scatter),
+    ("Scatter", 11): (_rename("ScatterElements"), None),
+    ("ScatterElements", 11): (None, _rename("Scatter")),
     ("Shape", 15): (None, _shape_of_all),
-    ("Slice", 10): (_slice_to_inputs, _slice_to_attributes),
+    ("Slice", 10): (_to_inputs("starts", "ends", "axes"), _slice_to_attributes),
     ("Slice", 11): (None, _slice_from_front),
-    ("Split", 13): (_split_to_input, _split_to_attribute),
+    ("Split", 13): (_to_inputs("split"), _split_to_attribute),
     ("Split", 18): (_count_split, _uncount_split),
     ("TopK", 10): (_k_to_input, _k_to_attribute),
-    ("Upsample", 9): (_scales_to_input, _scales_to_attribute),
-    ("Upsample", 10): (_upsample_to_resize, None),
+    ("Upsample", 9): (_to_inputs("scales", dtype=np.float32), _scales_to_attribute),
+    ("Upsample", 10): (_rename("Resize"), None),
 }
 """(operator, opset): what becomes of a node when the model gets that opset from the one before, and when it leaves it for that one."""

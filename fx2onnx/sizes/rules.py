@@ -30,11 +30,6 @@ Reduced: TypeAlias = tuple[Scalar, Scalar, Scalar, Scalar, Scalar]
 """``whole, top, bottom, times, left``: a quotient is ``whole + top // bottom``, its remainder ``times * (top % bottom) + left``."""
 
 
-def _exact(top: Scalar, bottom: Scalar) -> Scalar | None:
-    """``(4*s) // 2 -> 2*s``."""
-    return _exact_quotient(top, bottom)
-
-
 def _exact_real(top: Scalar, bottom: Scalar) -> Scalar | None:
     """``(4*s) / 2 -> float(2*s)``."""
     quotient = _exact_quotient(top, bottom)
@@ -383,7 +378,7 @@ def _real_already(value: Scalar) -> Scalar | None:
 
 RULES.update(
     {
-        "floordiv": (_exact, _reduced_quotient),
+        "floordiv": (_exact_quotient, _reduced_quotient),
         "truediv": (_exact_real,),
         "mod": (_reduced_remainder, _without_inner_remainders, _no_remainder),
         "max": (_larger,),

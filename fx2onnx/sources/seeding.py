@@ -1,4 +1,4 @@
-"""Reproducible random weights that hide no mistake.
+"""Random weights: reproducible, no larger than memory, and such that they hide no mistake.
 
 Freshly built layers are full of zeros and ones (biases, norm weights, running statistics). A folding or fusion that
 drops or swaps them would go unseen, so constants are moved a little.
@@ -7,15 +7,46 @@ drops or swaps them would go unseen, so constants are moved a little.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.sources.foreign_errors import reported
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+# Drawing the weights and one forward pass need room beside the weights.
+_SHARE = 0.8
+
+
+def check_memory(spec: str, build: Callable[[], nn.Module], advice: str) -> None:
+    """Compare the weights of ``build()``, which is run on the meta device, with the free memory.
+
+    Raises:   UserError E404. Whatever ``build`` itself raises on the meta device says nothing and is left to the real
+              build, which reports it.
+    """
+    import psutil
+
+    try:
+        with torch.device("meta"):
+            outline = build()
+    except UserError:
+        raise
+    except Exception:  # the check is a courtesy: what fails here fails again, with its reason, in the real build
+        return
+    needed_bytes = sum(value.nbytes for value in (*outline.parameters(), *outline.buffers()))
+    available_bytes = psutil.virtual_memory().available
+    if needed_bytes > available_bytes * _SHARE:
+        raise UserError(
+            "E404",
+            f"{spec} has {needed_bytes / 1e9:.1f} GB of weights, {available_bytes / 1e9:.1f} GB of memory are free",
+            next=advice,
+        )
+
 
 _ZERO_SPREAD = 0.02  # as the weights of a transformer are initialised: small against activations of size 1
 _SCALE_SPREAD = 0.2

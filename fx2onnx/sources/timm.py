@@ -9,9 +9,8 @@ from types import ModuleType
 import torch
 
 from fx2onnx.sources.foreign_errors import reported
-from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
-from fx2onnx.sources.seeding import seeded, settle
+from fx2onnx.sources.seeding import check_memory, seeded, settle
 from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision import check_torchvision
 

@@ -90,7 +90,7 @@ def quantize(model: ir.Model, wanted: Wanted) -> Notes | None:
     options, measurable = wanted.quantize, wanted.measurable
     if options is None:
         return None
-    from fx2onnx.quantize.measured import quantize_measured
+    from fx2onnx.quantize.model import quantize_measured
 
     feeds, problem = measurable.feeds(model) if options.accuracy else (None, "")
     if options.keep_worst and feeds is None:

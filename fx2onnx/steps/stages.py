@@ -14,8 +14,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import OF_EXPORTERS
 from fx2onnx.irx.edit import drop_initializer, graphs_of, is_read
 from fx2onnx.irx.inference import STANDARD, infer_types
-from fx2onnx.optimize.fold_branches import fold_branches
-from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
+from fx2onnx.optimize.fold_constants import FoldBudget, fold_branches, fold_constants
 from fx2onnx.optimize.pipelines import (
     CLEAN,
     CLEANED,

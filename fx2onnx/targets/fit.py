@@ -204,17 +204,12 @@ def _cast_of(
     if producer is not None and producer.graph is not None:
         producer.graph.insert_after(producer, cast)
     else:
-        _insert_first(cast, value, reader)
+        home = value.graph if value.graph is not None else reader.graph
+        assert isinstance(home, ir.Graph)
+        first = next(iter(home))
+        home.insert_before(first, cast)
     widened[value, dtype] = result
     return result
-
-
-def _insert_first(cast: ir.Node, value: ir.Value, reader: ir.Node) -> None:
-    """Before all nodes of the graph whose input or weight the value is."""
-    home = value.graph if value.graph is not None else reader.graph
-    assert isinstance(home, ir.Graph)
-    first = next(iter(home))
-    home.insert_before(first, cast)
 
 
 def _cast_back(

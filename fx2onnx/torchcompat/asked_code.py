@@ -136,17 +136,16 @@ def _messages(code: CodeType) -> frozenset[int]:
     formats: list[int] = []
     checks = False
     for one in dis.get_instructions(code):
-        checks = checks or (one.opname.startswith("LOAD_") and _is_check(one.argval))
+        checks = checks or (
+            one.opname.startswith("LOAD_")
+            and (isinstance(one.argval, str) and any(word in one.argval.lower() for word in ("check", "assert")))
+        )
         if one.opname.startswith("FORMAT_"):
             formats.append(one.offset)
         elif one.opname == "POP_TOP" or one.opname.startswith(("STORE_", "POP_JUMP", "RETURN_", "RAISE_", "JUMP_")):
             found += formats if checks and one.opname == "POP_TOP" else []
             formats, checks = [], False
     return frozenset(found)
-
-
-def _is_check(name: object) -> bool:
-    return isinstance(name, str) and any(word in name.lower() for word in ("check", "assert"))
 
 
 def refused_by_torch() -> bool:

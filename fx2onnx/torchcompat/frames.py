@@ -11,8 +11,8 @@ from types import CodeType, FrameType
 import torch
 from torch.autograd import graph as autograd_graph
 
-from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.code_patch import ANSWERING, CALLING, answers_for_caller
+from fx2onnx.base.memoized import Bounded
 from fx2onnx.base.source import ENTRANCES, PACKAGE_FOLDER, SourceLocation
 
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__))

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch.fx.node import Argument, Target
 
-from fx2onnx.base.bounded_cache import Bounded
+from fx2onnx.base.memoized import Bounded
 
 
 class RecordedGraph(torch.fx.Graph):

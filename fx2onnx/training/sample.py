@@ -112,12 +112,12 @@ def _dynamic(arguments: Arguments, own: Any, of_targets: Mapping[str, Any]) -> A
     axes = {leaf.name: {axis: str(size) for axis, size in leaf.axes.items()} for leaf in arguments.leaves if leaf.axes}
     for name, spec in of_targets.items():
         pairs = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
-        axes[name] = {axis: _size_name(size, f"{name}_dim_{axis}") for axis, size in pairs if size is not None}
+        axes[name] = {
+            axis: size if isinstance(size, str) else getattr(size, "__name__", f"{name}_dim_{axis}")
+            for axis, size in pairs
+            if size is not None
+        }
     return {name: found for name, found in axes.items() if found}
-
-
-def _size_name(size: object, default: str) -> str:
-    return size if isinstance(size, str) else getattr(size, "__name__", default)
 
 
 def refuse_names(names: Sequence[str], taken: Mapping[str, str]) -> None:

@@ -233,12 +233,6 @@ def _seen(root: torch.nn.Module) -> frozenset[str]:
     return _SEEN.get(root, {}).get(root.training, frozenset())
 
 
-def _written_by_name(root: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters that forward is known to write into."""
-    written = _WRITTEN.get(root, frozenset()) | _seen(root)
-    return {name: value for name, value in root.named_parameters() if name in written} if written else {}
-
-
 def with_state(
     root: torch.nn.Module,
     arguments: Arguments,
@@ -284,7 +278,8 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
         tree = ModuleTree(root)
         keep_host_states()
         keep_modes()
-        known = _written_by_name(root)
+        written = _WRITTEN.get(root, frozenset()) | _seen(root)
+        known = {name: value for name, value in root.named_parameters() if name in written} if written else {}
         held = keep(tree, arguments)
         own = [*known.values(), *tree.buffers(), *held.tensors.values()]
         with no_modes():  # those of a verification look at what forward does

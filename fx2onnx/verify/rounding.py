@@ -28,8 +28,7 @@ from fx2onnx.capture.quantized.weights import state_of
 from fx2onnx.judge.constants import TRANSFORM_UNITS_PER_POINT
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
-from fx2onnx.verify.conditioning import is_conditioned, is_of_matrices, is_singular, largest_of
-from fx2onnx.verify.terms import TERMS, axis_of
+from fx2onnx.verify.conditioning import TERMS, axis_of, is_conditioned, is_of_matrices, is_singular, largest_of
 
 aten = torch.ops.aten
 
@@ -170,7 +169,7 @@ class Moved(EagerMode):
             return self._place_of_equal(func, args, kwargs)
         if self._units and name in _INNER_CODES:
             self.has_inner_codes = True
-            if is_stepped(func, args):
+            if func in STEPS and state_of(args[2][0])[0] == "quantized_dynamic":
                 return by_steps(func, args, self._moved)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._moved, (args, kwargs))
             if len(func._schema.returns) == 1 and func._schema.arguments[-1].name == "reduce_range":
@@ -369,11 +368,6 @@ def _rms(wide: torch.Tensor) -> torch.Tensor:
 STEPS: dict[Any, Step] = {aten.quantized_lstm.input: lstm_step, aten.quantized_gru.input: gru_step}
 Move = Callable[[torch.Tensor, str], torch.Tensor]
 """Moves a value as what an operator of that name gives."""
-
-
-def is_stepped(func: Any, args: Sequence[Any]) -> bool:
-    """Return whether this is such a layer: in half precision there is nothing that a step rounds."""
-    return func in STEPS and state_of(args[2][0])[0] == "quantized_dynamic"
 
 
 def by_steps(func: Any, args: Sequence[Any], move: Move) -> tuple[torch.Tensor, ...]:

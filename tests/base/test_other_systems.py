@@ -12,8 +12,8 @@ import pytest
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import _relative, relative_path
-from fx2onnx.files import folder_files, renaming, staging
-from fx2onnx.files.renaming import replace
+from fx2onnx.files import folder_files, staging
+from fx2onnx.files.staging import replace
 
 ROOT = Path(__file__).parents[2]
 WITHOUT = """
@@ -125,9 +125,8 @@ class Refusing:
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    monkeypatch.setattr(renaming, "IS_WINDOWS", True)
     monkeypatch.setattr(staging, "IS_WINDOWS", True)
-    monkeypatch.setattr(renaming, "OPEN_SECONDS", 0.2)
+    monkeypatch.setattr(staging, "OPEN_SECONDS", 0.2)
     source, target = tmp_path / "new", tmp_path / "old"
     source.write_bytes(b"new")
     target.write_bytes(b"old")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.decoding.cache import compressed, module_state, static
+from fx2onnx.decoding.cache import module_state, static
 from fx2onnx.decoding.cache.layout import KeepingPrompt
 
 
@@ -46,7 +46,7 @@ class TestPromptAndWindow:
 
 class TestCompressing:
     def layer(self, rate: int = 4) -> Any:
-        layer = compressed.Compressing()
+        layer = module_state.Compressing()
         layer.compress_rate = rate
         empty = {"kv": torch.zeros(1, 0, 2)}
         layer.buffer_kv, layer.buffer_gate, layer.compressed_kv = dict(empty), dict(empty), dict(empty)
@@ -76,9 +76,9 @@ class TestCompressing:
 
     def test_sizes_of_their_own_are_named_by_the_rate(self) -> None:
         layer = self.layer(8)
-        assert compressed.tokens_for_an_entry(object()) == 0  # type: ignore[arg-type]
-        assert compressed.tokens_for_an_entry(layer) == 8
-        assert [(word, sample) for _, word, sample in compressed.sizes_of_their_own(layer)] == [
+        assert module_state.tokens_for_an_entry(object()) == 0  # type: ignore[arg-type]
+        assert module_state.tokens_for_an_entry(layer) == 8
+        assert [(word, sample) for _, word, sample in module_state.sizes_of_their_own(layer)] == [
             ("past_buffer_8_length", 17),
             ("past_buffer_8_length", 17),
             ("past_entries_8_length", 3),

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as T
 
-from fx2onnx.decoding.grid_positions import GridLayout, grid_layout
+from fx2onnx.decoding.mrope import GridLayout, grid_layout
 from tests.support import check
 
 SAMPLE = {"pixel_values": torch.zeros(24, 96), "image_grid_thw": torch.tensor([[1, 4, 6]])}

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import GenerationMixin
 
-from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.modality import modalities_of
+from fx2onnx.decoding.recipes.recipe import language_of
 from studies.coverage_generation import examine
 
 

@@ -7,10 +7,10 @@ import os
 import random
 from pathlib import Path
 
+from fx2onnx.cli.generate import source_within
 from fx2onnx.files.folder_commit import MANIFEST, VERSION
 from fx2onnx.generation.opened import read_config
 from fx2onnx.manifest.form import Manifest, read_manifest
-from fx2onnx.manifest.source import source_within
 from tests.fuzz.mutate import as_json, structurally
 
 _TOKENS = {"name": "input_ids", "role": "tokens", "dtype": "int64", "shape": ["batch_size", "sequence_length"]}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.cli.generate import source_within, trusted_source
 from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry
 from fx2onnx.manifest.form import (
     OLDEST,
@@ -23,7 +24,6 @@ from fx2onnx.manifest.form import (
     PromptRewrite,
     read_manifest,
 )
-from fx2onnx.manifest.source import source_within, trusted_source
 from fx2onnx.sizes.stated import StatedCondition
 from tools import manifest_schema
 

@@ -11,8 +11,8 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.generation.searches import accepted
 from fx2onnx.generation.settings import Chooser, GenerateSettings
-from fx2onnx.generation.speculation import accepted
 from fx2onnx.sources.seeding import seeded
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.irx import data_file, reference, transposition
+from fx2onnx.irx import data_file, reference
 from fx2onnx.irx import io as irx_io
 from fx2onnx.irx.data_file import ALIGNMENT_BYTES, BESIDE_BYTES, BUFFER_BYTES, Piece, write_data
+from fx2onnx.lower import weights
 from fx2onnx.lower.weights import ModuleWeight
 from fx2onnx.optimize.weights import DerivedTensor, ScaledTensor, TransposedTensor
 
@@ -164,7 +165,7 @@ def test_scaled_weights_are_the_same_by_blocks_and_at_once(dtype, view, factor, 
 
 def test_a_float32_matrix_is_transposed_by_blas():
     """Else the tests above compare NumPy's way with itself."""
-    assert transposition._somatcopy() is not None
+    assert weights._somatcopy() is not None
 
 
 @pytest.mark.parametrize("blas", [True, False])
@@ -174,7 +175,7 @@ def test_a_float32_matrix_is_transposed_by_blas():
 )
 def test_transposed_pieces(rows, columns, width, dtype, blas, monkeypatch):
     if not blas:
-        monkeypatch.setattr(transposition, "_somatcopy", lambda: None)
+        monkeypatch.setattr(weights, "_somatcopy", lambda: None)
     whole = np.random.default_rng(0).integers(-100, 100, (rows, width)).astype(dtype)
     if dtype == np.float32:
         whole.flat[0] = 1e-41  # a denormal number
@@ -182,7 +183,7 @@ def test_transposed_pieces(rows, columns, width, dtype, blas, monkeypatch):
     matrix = whole[:, :columns]
     size = 2 * rows * matrix.itemsize
     content = b""
-    for length, make in transposition.transposed_pieces(matrix, size):
+    for length, make in weights.transposed_pieces(matrix, size):
         assert length <= size
         place = np.full(length, 255, np.uint8)
         assert make(place) is None

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fx2onnx.model_patches.mambapy import pscan
+from fx2onnx.model_patches.single_functions import pscan
 from tests.support import check
 
 

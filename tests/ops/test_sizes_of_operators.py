@@ -1,15 +1,24 @@
-"""Operators whose result depends on a size: the file is right at every other size, or says which sizes it is for."""
+"""Operators at sizes other than the sample's."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 import fx2onnx
+from fx2onnx import verify
 from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
+from fx2onnx.runner import InferenceSession
 from fx2onnx.sizes import stated as size_conditions
+from fx2onnx.sizes.expr import Dim
 from tests.ops.size_operators import OPERATORS, PAIRS, SHUFFLED
 from tests.support import check
 
@@ -147,3 +156,90 @@ def test_operators_at_every_opset(opset: int) -> None:
         images = [(torch.randn(batch, *rest, 2 * size, 2 * size + 2),) for batch, size in ((2, 2), (1, 1), (3, 6), (2, 4), (1, 3), (4, 5))]  # fmt: skip
         axes = {0: "b", 2: "n", 3: "m"}
         check(SHUFFLED[name], images[0], others=images[1:], dynamic_shapes=(axes,), opset_version=opset)
+
+
+SIZES = (1, 3, 5, 8, 11)
+BOUNDS = [
+    (start, end, step)
+    for start, end, step in itertools.product((-999, -6, -1, 2), (-3, 5, None), (1, 2))
+    if torch.empty(8)[start:end:step].numel()
+]
+
+
+@pytest.mark.parametrize(("start", "end", "step"), BOUNDS)
+def test_a_slice_is_written_within_the_axis(start: int, end: int | None, step: int) -> None:
+    def written(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return torch.slice_scatter(x, value[:, : x[:, start:end:step].shape[1]], 1, start, end, step)
+
+    calls = [(torch.rand(2, size), -torch.rand(2, 20)) for size in SIZES]
+    fitting: list[tuple[Any, ...]] = [each for each in calls if each[0][:, start:end:step].numel()]
+    check(written, calls[3], others=fitting, dynamic_shapes=({1: "n"}, None))
+
+
+class Stretches(torch.nn.Module):
+    def __init__(self, beside: int) -> None:
+        super().__init__()
+        self.beside = beside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x[:, self.beside :].reshape(x.shape[0], -1, 8)
+        return rows.sum(-1) * torch.arange(rows.shape[1])
+
+
+@pytest.mark.parametrize("beside", [0, 3])
+def test_a_size_is_solved_from_its_multiple(beside: int, tmp_path: Path) -> None:
+    shapes = {"x": {1: 8 * Dim.symbol("n") + beside}}
+    module, x = Stretches(beside), torch.randn(2, 56 + beside)
+    result = fx2onnx.export(module, (x,), dynamic_shapes=shapes)
+    verdict = verify(result, module, (x,), {})
+    verdict.raise_if_failed()
+    assert any(row.inputs.startswith("sizes ") for row in verdict.rows)  # at a length that the module takes
+    result.save(tmp_path / "m.onnx")
+    session = InferenceSession(str(tmp_path / "m.onnx"))
+    for count in (1, 11):
+        other = torch.randn(2, 8 * count + beside)
+        found = torch.from_numpy(session.run(None, {"x": other.numpy()})[0])
+        torch.testing.assert_close(found, module(other))
+
+
+class Rest(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x[:, 1:])
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "all": lambda x: (x > 0).all(),
+    "any": lambda x: (x > 0).any(),
+    "all of rows": lambda x: (x > 0).all(1),
+    "any of rows": lambda x: (x > 0).any(1, keepdim=True),
+    "any of both": lambda x: (x > 0).any(dim=(0, 1)),
+    "mean": lambda x: x.mean(1),
+    "mean of all": lambda x: x.mean(),
+    "var": lambda x: x.var(1),
+    "mse": lambda x: nn.functional.mse_loss(x, x + 1),
+    "product": lambda x: x @ x.T,
+    "cumprod": lambda x: x.cumprod(1),
+    "cumprod of columns": lambda x: x.T.cumprod(0),
+    "cummax": lambda x: x.cummax(1)[0],
+    "cummin": lambda x: x.cummin(1)[1],
+    "logcumsumexp": lambda x: x.logcumsumexp(1),
+}
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nothing_is_left_at_size_one(name: str, opset: int) -> None:
+    module = Rest(FUNCTIONS[name])
+    result = fx2onnx.export(module, (torch.randn(3, 5),), dynamic_shapes={"x": {1: "n"}}, opset_version=opset)
+    data = result.model_proto.SerializeToString()
+    for size in (1, 2, 5):
+        x = torch.randn(3, size)
+        for open_session in (InferenceSession, onnxruntime.InferenceSession):
+            (given,) = open_session(data).run(None, {"x": x.numpy()})
+            want = module(x).numpy()
+            assert given.shape == want.shape
+            np.testing.assert_allclose(given, want, rtol=1e-5, atol=1e-6)

@@ -18,12 +18,11 @@ from torch import nn
 import fx2onnx
 from fx2onnx import Quantize, verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.exporting.calibration import data_for
+from fx2onnx.exporting.sample import data_for
 from fx2onnx.quantize import calibrated
-from fx2onnx.quantize.codes import ranges
 from fx2onnx.quantize.gptq import gptq, squares
 from fx2onnx.quantize.options import KINDS
-from fx2onnx.quantize.schemes import SCHEMES
+from fx2onnx.quantize.schemes import SCHEMES, ranges
 from tests.cli.support import invoke
 from tests.decoding.test_fused_decoders import checkpoint
 from tests.quantize.test_files import foreign

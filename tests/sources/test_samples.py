@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources import memory
+from fx2onnx.sources import seeding
 from fx2onnx.sources.foreign_errors import reported, summary
 from fx2onnx.sources.hf.sample_context import SampleContext, samples_of, set_use_cache
 from fx2onnx.sources.hf.samples import INPUT_FACTORIES, PADDED_PATCH_FACTORIES, other_forms
-from fx2onnx.sources.hf.sound_samples import sound_forms
+from fx2onnx.sources.hf.sound_processor import sound_forms
 from fx2onnx.sources.hf.tasks import TASKS, every_task
 from fx2onnx.sources.inputs import input_files
 from fx2onnx.sources.light_run import run_lightly
@@ -118,14 +118,14 @@ def test_weights_that_memory_cannot_hold_are_refused_before_they_are_drawn(monke
     free = SimpleNamespace(available=400)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     with pytest.raises(UserError, match="weights") as caught:
-        memory.check_memory("zoo:big", lambda: torch.nn.Linear(10, 9, bias=False), "smaller")  # 360 bytes of 400
+        seeding.check_memory("zoo:big", lambda: torch.nn.Linear(10, 9, bias=False), "smaller")  # 360 bytes of 400
     assert caught.value.code == "E404"
-    memory.check_memory("zoo:small", lambda: torch.nn.Linear(10, 7, bias=False), "smaller")
+    seeding.check_memory("zoo:small", lambda: torch.nn.Linear(10, 7, bias=False), "smaller")
 
     def fails() -> torch.nn.Module:
         raise ValueError
 
-    memory.check_memory("zoo:odd", fails, "the real build says why")
+    seeding.check_memory("zoo:odd", fails, "the real build says why")
 
 
 def test_input_files_are_those_of_the_checkpoint_of_the_factory_and_of_weights(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx import verify
-from fx2onnx.verify.exact_codes import ExactCodes
+from fx2onnx.verify.eager import ExactCodes
 from fx2onnx.verify.module_state import has_codes, with_own_zero_points
 
 ops = torch.ops.quantized

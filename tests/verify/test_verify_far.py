@@ -10,9 +10,8 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx import verify
-from fx2onnx.verify.file_bounds import FileBounds
+from fx2onnx.verify.file_bounds import FileBounds, Turned
 from fx2onnx.verify.samples import other_sizes
-from fx2onnx.verify.turned import Turned
 from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(3)

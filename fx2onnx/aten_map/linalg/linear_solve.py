@@ -224,14 +224,14 @@ def first_pivot(op: Emit, factor: ir.Value, is_failed: Callable[[ir.Value], ir.V
     return op.cast(op.Where(op.Equal(first, none), op.const(np.int64(0)), first), op.result_dtype(index))
 
 
-def zero_pivot(op: Emit, matrix: ir.Value, index: int) -> ir.Value:
-    """Output ``index``: the number of the first pivot of the LU factorisation that is 0."""
-    return first_pivot(op, eliminated(op, matrix)[0], lambda pivots: op.Equal(pivots, op.const(0.0, WORK)), index)
+def _zero_pivot(op: Emit, matrix: ir.Value) -> ir.Value:
+    """Output 1: the number of the first pivot of the LU factorisation that is 0."""
+    return first_pivot(op, eliminated(op, matrix)[0], lambda pivots: op.Equal(pivots, op.const(0.0, WORK)), 1)
 
 
 def _inverse(op: Emit, matrix: ir.Value) -> Any:
     found = op.cast(inverse(op, matrix), op.result_dtype())
-    return found if len(op.result) == 1 else (found, zero_pivot(op, matrix, 1))
+    return found if len(op.result) == 1 else (found, _zero_pivot(op, matrix))
 
 
 register_shared(_inverse, "Gauss-Jordan in a Loop", *overloads_of("linalg_inv inverse linalg_inv_ex"))
@@ -250,7 +250,7 @@ def _solve(op: Emit, A: ir.Value, B: ir.Value, left: bool = True) -> Any:
     if vector:
         found = op.Squeeze(found, axes=[op.rank(found) - 1])
     found = op.cast(found, op.result_dtype())
-    return found if len(op.result) == 1 else (found, zero_pivot(op, A, 1))
+    return found if len(op.result) == 1 else (found, _zero_pivot(op, A))
 
 
 register_shared(_solve, "Gauss-Jordan in a Loop", *overloads_of("linalg_solve linalg_solve_ex"))

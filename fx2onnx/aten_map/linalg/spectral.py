@@ -85,16 +85,6 @@ def _svd(op: Emit, A: ir.Value, full_matrices: bool = True, compute_uv: bool = T
     )
 
 
-def _linalg_svd(op: Emit, A: ir.Value, full_matrices: bool, driver: str | None) -> tuple[ir.Value, ...]:
-    return _svd(op, A, full_matrices)
-
-
-def _inner_svd(
-    op: Emit, A: ir.Value, full_matrices: bool, compute_uv: bool, driver: str | None
-) -> tuple[ir.Value, ...]:
-    return _svd(op, A, full_matrices, compute_uv)
-
-
 def _old_svd(op: Emit, self: ir.Value, some: bool, compute_uv: bool) -> tuple[ir.Value, ...]:
     """(U, S, V), V as it is; zeros without vectors."""
     if not compute_uv:
@@ -123,8 +113,7 @@ def _inner_eigh(op: Emit, A: ir.Value, UPLO: str, compute_v: bool) -> tuple[ir.V
     return values, vectors if compute_v else zero_result(op, 1)
 
 
-register_shared(_linalg_svd, "one-sided Jacobi rotations in a Loop", *overloads_of("linalg_svd"))
-register_shared(_inner_svd, "one-sided Jacobi rotations in a Loop", *overloads_of("_linalg_svd"))
+register_shared(_svd, "one-sided Jacobi rotations in a Loop", *overloads_of("linalg_svd _linalg_svd"))
 register_shared(_old_svd, "one-sided Jacobi rotations in a Loop", *overloads_of("svd"))
 register_shared(_eigh, "Jacobi rotations in a Loop", *overloads_of("linalg_eigh"))
 register_shared(_inner_eigh, "Jacobi rotations in a Loop", *overloads_of("_linalg_eigh"))

@@ -25,9 +25,9 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import answers_for_caller
+from fx2onnx.base.memoized import Bounded
 from fx2onnx.torchcompat.frames import is_user
 
 Trace: TypeAlias = Callable[[FrameType, str, object], "Trace | None"]

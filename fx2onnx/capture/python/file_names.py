@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.code_patch import THREAD, Why, answers_for_caller, content_of, put_name
+from fx2onnx.base.memoized import Bounded
 from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.torchcompat.modules import ModuleTree

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 
-from fx2onnx.base.bounded_cache import Bounded
+from fx2onnx.base.memoized import Bounded
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.eager_refusals import check_dtypes, check_sizes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv

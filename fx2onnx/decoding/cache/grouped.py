@@ -16,8 +16,8 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
-from fx2onnx.decoding.cache.operators import CACHED_ATTENTION
 from fx2onnx.decoding.cache.rotary import (
+    CACHED_ATTENTION,
     ROTARY,
     Angles,
     RotaryCalls,

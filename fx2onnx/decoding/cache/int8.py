@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import torch
 
-from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.memoized import Bounded
 from fx2onnx.decoding.cache.layout import answering_by_shape
 from fx2onnx.manifest.names import PAST, POSITIONS
 from fx2onnx.sources.hf.transformers_types import Model

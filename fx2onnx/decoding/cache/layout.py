@@ -15,11 +15,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.bounded_cache import Bounded
 from fx2onnx.base.cache_names import FIELD_NAMES, cache_name
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
-from fx2onnx.decoding.cache.module_state import is_holding
+from fx2onnx.base.memoized import Bounded
+from fx2onnx.decoding.cache.module_state import (
+    Compressing,
+    compresses,
+    is_holding,
+    sizes_of_their_own,
+    tokens_for_an_entry,
+)
 from fx2onnx.manifest.names import BATCH, ENCODER_SIZE, PAST_SIZE, window_size
 from fx2onnx.sources.hf.transformers_types import Config
 

@@ -31,9 +31,8 @@ from fx2onnx.decoding.recipes.image_prompt import (
     step_source,
     takes_images,
 )
-from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.modality import modalities_of
-from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, ModelPart, TextOnly
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, ModelPart, TextOnly, language_of
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.manifest.names import DECODER_FILE, IMAGE_FILE, PRESENT, SEQUENCE
 from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of

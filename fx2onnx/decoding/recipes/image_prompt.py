@@ -19,8 +19,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, TrialSizes, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import generated_argument
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, cached_decoder, prompt_of, text_inputs, trial
-from fx2onnx.decoding.recipes.inner_language_model import language_of
-from fx2onnx.decoding.recipes.recipe import FolderRequest, ModelPart
+from fx2onnx.decoding.recipes.recipe import FolderRequest, ModelPart, language_of
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, IMAGE_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.foreign_errors import summary

@@ -18,8 +18,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.decoder import cached_decoder
-from fx2onnx.decoding.grid_positions import GridLayout, grid_layout
-from fx2onnx.decoding.mrope import ImageLayout, image_layout, image_positions, rope_index_of
+from fx2onnx.decoding.mrope import GridLayout, ImageLayout, grid_layout, image_layout, image_positions, rope_index_of
 from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
 from fx2onnx.decoding.recipes.deepstack import (
     DEEP,
@@ -40,7 +39,7 @@ from fx2onnx.sources.hf.image_samples import OF_ALL_IMAGES, PIXELS, image_forms
 from fx2onnx.sources.hf.inputs import GRIDS
 from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
 from fx2onnx.sources.hf.samples import INPUT_FACTORIES
-from fx2onnx.sources.hf.sound_samples import sound_forms
+from fx2onnx.sources.hf.sound_processor import sound_forms
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source

@@ -1,10 +1,14 @@
-"""Every other generating model: one graph for the prompt and each later step."""
+"""Every other generating model: one graph for the prompt and each later step, with onnxruntime's GroupQueryAttention where
+fused forms are asked for.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
+from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.cache.grouped import grouped_decoder
 from fx2onnx.decoding.cache.int8 import checked_error
 from fx2onnx.decoding.decoder import cached_decoder
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
@@ -16,9 +20,16 @@ def fits(_: FolderRequest) -> bool:
 
 
 def parts(request: FolderRequest) -> list[FolderPart]:
+    """One graph, of plain operators where the model's attention is no single one."""
+    note = ""
+    if request.cache == "grouped":
+        try:
+            return [request.part(MODEL_FILE, grouped_decoder(request.model, request.name, request.options))]
+        except UserError as error:
+            note = f"{MODEL_FILE} has plain attention: {error.why or error.what}"
     make = partial(cached_decoder, request.model, request.name, request.options, is_int8=request.cache == "int8")
     part = request.decoder_part(MODEL_FILE, make)
-    if request.cache != "int8":
-        return [part]
-    first = part.forms[0]()
-    return [replace(part, note=checked_error(request.model, first.module, first.kwargs))]
+    if request.cache == "int8":
+        first = part.forms[0]()
+        note = checked_error(request.model, first.module, first.kwargs)
+    return [replace(part, note=note)] if note else [part]

@@ -4,6 +4,7 @@ model.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -11,11 +12,30 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
-from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.manifest.names import LOGITS
 from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.source import Options, Source
+
+
+def language_of(model: Model) -> Model:
+    """The module that generates: ``model`` itself, or the one of its children that the code of its own ``generate`` calls.
+
+    ``Blip2ForConditionalGeneration.generate`` puts features of its images among the embedded tokens and calls
+    ``language_model.generate``: what is written as the decoder is then that language model.
+    """
+    from transformers import GenerationMixin
+
+    own = getattr(type(model), "generate", None)
+    if own is None or own is GenerationMixin.generate:
+        return model
+    code = inspect.unwrap(own).__code__
+    if "__class__" in code.co_freevars:  # it goes on with super().generate
+        return model
+    called = [
+        child for name, child in model.named_children() if name in code.co_names and isinstance(child, GenerationMixin)
+    ]
+    return called[0] if len(called) == 1 else model
 
 
 def give_last_logits(module: torch.nn.Module) -> None:

@@ -6,7 +6,6 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
     delta_rules,
     experts,
     fused_experts,
-    image_sizes,
     packed_images,
     positions,
     prompt_states,

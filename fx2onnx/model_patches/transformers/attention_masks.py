@@ -120,7 +120,9 @@ def sdpa_attention_forward(
     all_args = (module, query, key, value, attention_mask, *args)
     argument = _arguments(original, all_args, kwargs)["is_causal"]
     # Layers of transformers 4 say no where there is a mask: without one they would say what they are.
-    is_said = argument is not None and (argument or attention_mask is None or _is_asked_for_tracing())
+    is_said = argument is not None and (
+        argument or attention_mask is None or hasattr(sys.modules["transformers.utils.import_utils"], "is_tracing")
+    )
     is_causal = bool(argument if is_said else getattr(module, "is_causal", True))
     # A single query is not causal, which is the same where there is a single key, and where a mask says what is seen.
     is_alike = attention_mask is not None or not is_causal or unwrap(query.shape[2]) == unwrap(key.shape[2])
@@ -161,11 +163,6 @@ def _with_both(kept: _Kept, is_causal: bool) -> Tensor:
         return kept.mask | kept.left_out()
     rows, columns = (torch.arange(size) for size in kept.mask.shape[-2:])
     return torch.where(kept.left_out(), rows[:, None] >= columns, kept.mask)
-
-
-def _is_asked_for_tracing() -> bool:
-    """Return whether transformers asks one function whether it is traced, as it does since version 5."""
-    return hasattr(sys.modules["transformers.utils.import_utils"], "is_tracing")
 
 
 def _arguments(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

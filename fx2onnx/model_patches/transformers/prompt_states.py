@@ -35,16 +35,12 @@ def last_of_a_prompt(
         if width is not None:
             lacking = torch.sym_max(width - length, 0)  # type: ignore[no-untyped-call]
             conv_states = torch.nn.functional.pad(conv_states, (lacking, 0))
-            _initialize(self, conv_states, state_idx, width)
+            if not self.is_conv_states_initialized[state_idx]:
+                self.lazy_initialization(conv_states=conv_states, state_idx=state_idx, conv_kernel_size=width)
             self.has_previous_state[state_idx] = True
             self.conv_states[state_idx].copy_(conv_states[..., -width:])
             return conv_states
     return original(self, conv_states, state_idx, conv_kernel_size, **kwargs)
-
-
-def _initialize(layer: Any, conv_states: Tensor, state_idx: int, width: int) -> None:
-    if not layer.is_conv_states_initialized[state_idx]:
-        layer.lazy_initialization(conv_states=conv_states, state_idx=state_idx, conv_kernel_size=width)
 
 
 @patches("transformers.models.minimax.modeling_minimax:MiniMaxLightningAttention.forward", around=True)

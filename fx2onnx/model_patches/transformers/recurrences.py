@@ -110,9 +110,9 @@ def _in_blocks(numbers: Tensor) -> Tensor:
     return chunks(numbers.transpose(0, 1), BLOCK_SIZE, axis=0)
 
 
-def _positions_first(numbers: Tensor, size: int) -> Tensor:
+def _positions_first(numbers: Tensor) -> Tensor:
     """Shapes: [batch, width, length] -> [size, chunks, batch, width], filled with zeros."""
-    return chunks(numbers, size).permute(3, 2, 0, 1)
+    return chunks(numbers, ELEMENTWISE_SIZE).permute(3, 2, 0, 1)
 
 
 @patches(f"{_MODELS}.rwkv.modeling_rwkv:rwkv_linear_attention_cpu", around=True)
@@ -139,9 +139,9 @@ def rwkv_attention(
         before = list(state)
     decay, length = -torch.exp(time_decay), key.shape[1]
     keys, values = key.float().transpose(1, 2), value.float().transpose(1, 2)
-    is_there = _positions_first(torch.ones_like(keys[:1, :1]), ELEMENTWISE_SIZE)
-    decays, values = decay * is_there, _positions_first(values, ELEMENTWISE_SIZE)
-    keys = torch.where(is_there > 0, _positions_first(keys, ELEMENTWISE_SIZE), _NOTHING)
+    is_there = _positions_first(torch.ones_like(keys[:1, :1]))
+    decays, values = decay * is_there, _positions_first(values)
+    keys = torch.where(is_there > 0, _positions_first(keys), _NOTHING)
 
     def end(total: Tensor, weight: Tensor, largest: Tensor, decay: Tensor, key: Tensor, value: Tensor) -> Any:
         return list(_merged((total, weight, largest + decay), (value, torch.ones_like(value), key)))

@@ -60,7 +60,7 @@ class FuseGelu(Rewrite[GeluMatch]):
         if len(factors) != 2 or not _close(number, 0.5):
             return Why("the product is not 0.5 * x * y")
         for x, cdf in (factors, factors[::-1]):
-            inner = _other_than(cdf, "Add", 1.0)
+            inner = _other_than_one(cdf)
             erf, tanh = produced_by(inner, "Erf"), produced_by(inner, "Tanh")
             if erf is not None and _is_scaled(erf.inputs[0], x, math.sqrt(0.5)):
                 return GeluMatch(x, "none")
@@ -100,13 +100,13 @@ def _product(value: ir.Value, is_root: bool = False, room: int = MAX_PRODUCTS) -
     return (left[0] / right[0], left[1]) if not right[1] and right[0] else (1.0, [value])
 
 
-def _other_than(value: ir.Value | None, op_type: str, number: float) -> ir.Value | None:
-    """``y`` where ``value`` is ``op(y, number)``."""
-    node = produced_by(value, op_type)
+def _other_than_one(value: ir.Value | None) -> ir.Value | None:
+    """``y`` where ``value`` is ``Add(y, 1)``."""
+    node = produced_by(value, "Add")
     if node is None:
         return None
     for index in (0, 1):
-        if _close(scalar_of(node.inputs[index]), number):
+        if _close(scalar_of(node.inputs[index]), 1.0):
             return node.inputs[1 - index]
     return None
 
@@ -126,7 +126,7 @@ def _is_cubic(value: ir.Value | None, x: ir.Value) -> bool:
     if not _close(number, math.sqrt(2 / math.pi)):
         return False
     if len(factors) == 2 and x in factors:
-        squared = _other_than(factors[1 - factors.index(x)], "Add", 1.0)
+        squared = _other_than_one(factors[1 - factors.index(x)])
         return squared is not None and _is_power(squared, x, 2)
     add = produced_by(factors[0], "Add") if len(factors) == 1 else None
     if add is None or x not in add.inputs:

@@ -144,11 +144,10 @@ def _row_axes(zero: Array | None) -> tuple[int, ...]:
     return (-1, 1) if zero is None or zero.ndim < 2 else zero.shape
 
 
-def _sums(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None, right: Array | None = None) -> Array:
+def _sums(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None) -> Array:
     """(a - a_zero) @ (b - b_zero), exact."""
     left = centered(a, a_zero, _row_axes(a_zero))
-    if right is None:
-        right = centered(b, b_zero, (-1,) if b_zero is None or b_zero.ndim < 2 else b_zero.shape)
+    right = centered(b, b_zero, (-1,) if b_zero is None or b_zero.ndim < 2 else b_zero.shape)
     return exact_product(left, right, magnitude(a.dtype, a_zero) * magnitude(b.dtype, b_zero))
 
 

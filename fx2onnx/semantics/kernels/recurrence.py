@@ -18,12 +18,12 @@ Direction = Callable[[int, list[Activation]], tuple[Step, Array]]
 """The step of a direction and the projected input of all times."""
 
 
-def _sigmoid(x: Array) -> Array:
+def sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
 _ACTIVATIONS: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
-    "sigmoid": (_sigmoid, ()),
+    "sigmoid": (sigmoid, ()),
     "tanh": (np.tanh, ()),
     "relu": (lambda x: np.maximum(x, 0), ()),
     "affine": (lambda x, a, b: a * x + b, (1.0, 0.0)),

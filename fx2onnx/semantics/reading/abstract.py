@@ -163,12 +163,10 @@ def _if_entries(step: Step, state: AbstractState) -> list[Entry]:
 def _if_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
     if len(entries) == 1:
         return results[0]
-    return [_common(one, other) for one, other in zip(*results, strict=False)]
-
-
-def _common(one: AbstractValue | None, other: AbstractValue | None) -> AbstractValue | None:
-    """The facts that hold of a value that is either of two."""
-    return one.shape_only() if one is not None and other is not None and _same_shape(one, other) else None
+    return [
+        one.shape_only() if one is not None and other is not None and _same_shape(one, other) else None
+        for one, other in zip(*results, strict=False)
+    ]
 
 
 def _same_shape(one: AbstractValue, other: AbstractValue) -> bool:

@@ -290,12 +290,8 @@ def _loop_outputs(given: Types, bodies: Sequence[Types], attrs: Mapping[str, Any
     return rest
 
 
-def _n_state(given: Types, attrs: Mapping[str, Any]) -> int:
-    return max(len(given) - int(attrs["num_scan_inputs"]), 0)
-
-
 def _scan_outputs(given: Types, bodies: Sequence[Types], attrs: Mapping[str, Any]) -> Types:
-    _check_carried(given[: _n_state(given, attrs)], bodies[0])
+    _check_carried(given[: max(len(given) - int(attrs["num_scan_inputs"]), 0)], bodies[0])
     return bodies[0]
 
 

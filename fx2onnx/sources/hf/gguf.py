@@ -252,7 +252,11 @@ class _Placed:
             part = self.outline.get_submodule(path)
         except AttributeError:
             return False
-        return last == "weight" and (_is_conv1d(part) if is_turned else _is_linear(part) or _is_embedding(part))
+        return last == "weight" and (
+            _is_conv1d(part)
+            if is_turned
+            else (isinstance(part, nn.Linear) and type(part).forward is nn.Linear.forward) or _is_embedding(part)
+        )
 
     def exchange(self, module: Model, dtype: torch.dtype) -> None:
         """Put layers on blocks where the marks went, and apply the file's factors of rotary frequencies."""
@@ -312,10 +316,6 @@ def _keys_read(architecture: str) -> set[str]:
     maps: dict[str, dict[str, object]] = _loader().GGUF_TO_TRANSFORMERS_MAPPING["config"]
     own = architecture.replace("qwen2moe", "qwen2_moe").replace("qwen3moe", "qwen3_moe").replace("-", "_")
     return set(maps.get(architecture, {})) | set(maps.get(own, {}))
-
-
-def _is_linear(part: nn.Module) -> bool:
-    return isinstance(part, nn.Linear) and type(part).forward is nn.Linear.forward
 
 
 def _is_conv1d(part: nn.Module) -> bool:

@@ -37,9 +37,8 @@ from fx2onnx.sources.hf.sample_context import main_dtype, set_use_cache, with_su
 from fx2onnx.sources.hf.sound_processor import SOUNDS, with_sound_processor
 from fx2onnx.sources.hf.tasks import TASKS, AutoMapping, every_task, mapping_of
 from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
-from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
-from fx2onnx.sources.seeding import move_constants, seeded
+from fx2onnx.sources.seeding import check_memory, move_constants, seeded
 from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision import check_torchvision
 from fx2onnx.sources.weight_files import check_files

@@ -69,13 +69,10 @@ class AtenGraph:
             args, kwargs = self._argument(node.args, values), self._argument(node.kwargs, values)
             with torch.no_grad(), torch.autocast("cpu", enabled=False):
                 value = node.target(*args, **kwargs)  # type: ignore[operator]
-        self._note_sizes(node, value)
-        return value
-
-    def _note_sizes(self, node: torch.fx.Node, value: Any) -> None:
         for name, axis in self._symbols.get(node, ()):
             if isinstance(value, torch.Tensor):
                 self.sizes[name] = int(value.item()) if axis is None else value.shape[axis]
+        return value
 
     def _widened(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.cpu()

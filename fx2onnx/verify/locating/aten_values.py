@@ -143,15 +143,13 @@ SHARE_OF_MEMORY = 0.25
 """Of the memory that is available, for the values of one run."""
 
 
-def default_budget_bytes() -> int:
-    return int(psutil.virtual_memory().available * SHARE_OF_MEMORY)
-
-
 class ValueStore:
     """A mapping from keys to arrays. Those that do not fit in ``budget_bytes`` are mapped from files, which end with it."""
 
     def __init__(self, budget_bytes: int | None = None) -> None:
-        self.budget_bytes = default_budget_bytes() if budget_bytes is None else budget_bytes
+        self.budget_bytes = (
+            int(psutil.virtual_memory().available * SHARE_OF_MEMORY) if budget_bytes is None else budget_bytes
+        )
         self.held_bytes = 0
         self.spilled_bytes = 0
         self._arrays: dict[Any, Array] = {}

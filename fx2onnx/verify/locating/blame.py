@@ -245,13 +245,8 @@ def _is_same_kind(node: onnx.NodeProto, other: onnx.NodeProto) -> bool:
 
 def _is_other_input(file: OnnxFile, one: str, again: OnnxFile, two: str) -> bool:
     if file.is_weight(one) and again.is_weight(two):
-        return not _same_numbers(file.weight(one), again.weight(two))
+        return bool(close_problem(file.weight(one), again.weight(two), FOLDED_RTOL, 0.0))
     return one != two or file.is_weight(one) != again.is_weight(two)
-
-
-def _same_numbers(one: Array, two: Array) -> bool:
-    """Equal up to the rounding of a folded constant."""
-    return not close_problem(one, two, FOLDED_RTOL, 0.0)
 
 
 OWN = "runner"

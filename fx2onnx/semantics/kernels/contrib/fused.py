@@ -21,10 +21,6 @@ from fx2onnx.semantics.registry import find_kernel, kernel, same_as_first
 from fx2onnx.semantics.types import Array, Dtype, Spec, narrowed, numpy_dtype_of_code, widen
 
 
-def _statistics_dtype(dtype: Dtype) -> Dtype:
-    return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
-
-
 def _row(values: Array, x: Array, name: str) -> Array:
     if values.shape != x.shape[-1:]:
         raise ValueError(f"{name} has the shape {list(values.shape)}, not {list(x.shape[-1:])}")
@@ -47,7 +43,7 @@ def _inverse_root(square: Array, width: int, epsilon: float) -> Array:
 
 def _skip_norm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     x = inputs[0]
-    small = (*x.shape[:-1], 1), _statistics_dtype(x.dtype)
+    small = (*x.shape[:-1], 1), np.dtype(np.float64) if x.dtype == np.float64 else np.dtype(np.float32)
     return ((x.shape, x.dtype), small, small, (x.shape, x.dtype))[: max(attrs.get("n_outputs", 1), 1)]
 
 
@@ -214,11 +210,6 @@ _PARAMETERS = {
 """The parameters of activations, in the order of ``activation_params``."""
 
 
-def activation_parameters(name: str, values: Sequence[float] | None) -> dict[str, float]:
-    """``activation_params`` by name."""
-    return dict(zip(_PARAMETERS.get(name, ()), values or (), strict=False))
-
-
 @kernel("FusedConv", domain=MICROSOFT)
 def fused_conv(
     x: Array,
@@ -240,7 +231,7 @@ def fused_conv(
         if z.shape != shape:
             raise ValueError(f"Z has the shape {list(z.shape)}, not {list(shape)}")
         y += z
-    return activated(y, activation, activation_parameters(activation, activation_params))
+    return activated(y, activation, dict(zip(_PARAMETERS.get(activation, ()), activation_params or (), strict=False)))
 
 
 @kernel("FusedGemm", domain=MICROSOFT)

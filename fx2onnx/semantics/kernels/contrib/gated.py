@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.kernels.recurrence import sigmoid
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import Array, narrowed, widen
 
@@ -15,10 +16,6 @@ def _root_mean_square(x: Array, epsilon: float) -> Array:
     """x over the root of the mean of its squares along the last axis, in float32."""
     wide = widen(x)
     return np.asarray(wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + np.float32(epsilon)))
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def _branches(x: Array, count: int) -> Array:
@@ -53,7 +50,7 @@ def gated_rms_norm(x: Array, scale: Array, gate: Array, *, activation: str = "si
     if scale.ndim != 1 or not scale.size or x.shape != gate.shape or x.shape[-1] % scale.size:
         raise ValueError(f"x {list(x.shape)}, scale {list(scale.shape)} and gate {list(gate.shape)} do not fit")
     z = widen(gate)
-    opened = _sigmoid(z) if activation == "sigmoid" else z * _sigmoid(z)
+    opened = sigmoid(z) if activation == "sigmoid" else z * sigmoid(z)
     y = _root_mean_square(x.reshape(*x.shape[:-1], -1, scale.size), epsilon) * widen(scale)
     return narrowed(y.reshape(x.shape) * opened, x.dtype)
 
@@ -74,7 +71,7 @@ def scaled_silu(x: Array, scale: Array | None = None, *, alpha: float = 1.0) -> 
         raise ValueError(f"scale has the shape {list(scale.shape)}; it must be one number")
     factor = np.float32(alpha) if scale is None else widen(scale).reshape(())
     z = narrowed(widen(x) * factor, x.dtype)
-    opened = narrowed(_sigmoid(widen(z)), x.dtype)
+    opened = narrowed(sigmoid(widen(z)), x.dtype)
     return narrowed(widen(z) * widen(opened), x.dtype)
 
 
@@ -131,7 +128,7 @@ def linear_attention_gate(
         return (decay,)
     if b is None:
         raise ValueError("the output beta needs the input b")
-    return decay, narrowed(_sigmoid(widen(b)), a.dtype)
+    return decay, narrowed(sigmoid(widen(b)), a.dtype)
 
 
 @kernel("EngramGate", domain=MICROSOFT)
@@ -158,7 +155,7 @@ def engram_gate(
     left = _root_mean_square(key, epsilon) * widen(key_norm_scale)
     right = _root_mean_square(query, epsilon) * widen(query_norm_scale)
     dot = (left * right).sum(-1, keepdims=True) / np.sqrt(np.float32(key.shape[3]))
-    gate = _sigmoid(np.sign(dot) * np.sqrt(np.maximum(np.abs(dot), np.float32(1e-6))))
+    gate = sigmoid(np.sign(dot) * np.sqrt(np.maximum(np.abs(dot), np.float32(1e-6))))
     y = gate * widen(value)[:, :, None]
     if n_outputs < 2:
         return (narrowed(y, key.dtype),)

@@ -22,7 +22,6 @@ import torchvision_hook  # noqa: E402, F401   torchvision can be imported, here 
 
 WITHOUT_TORCH = {
     "tests/runner/test_planner.py",
-    "tests/runner/test_static_bodies.py",
     "tests/runner/test_static_shapes.py",
     "tests/runner/test_manners.py",
     "tests/runner/test_random.py",

@@ -9,12 +9,10 @@ import pytest
 import torch
 import transformers as T
 
-from fx2onnx import verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.manifest.form import read_manifest
-from tests.decoding.test_decoders import ENGINES, exported, prompts
+from tests.decoding.test_decoders import ENGINES, assert_same_tokens, assert_verified, exported, prompts
 
 HASHED_FROM = 64
 
@@ -44,12 +42,8 @@ def test_chunks_of_the_past_end_where_the_model_ends_them(tmp_path: Path) -> Non
     source = done.sources["model.onnx"]
     assert set(source.kwargs) == {"input_ids", *(f"past_key_values.{layer}.states_cache" for layer in range(3))}
     assert any(note.endswith(f"past_sequence_length + 1 < {HASHED_FROM}") for note in done.notes)
-    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
-    for lengths in ((3, 1), (11, 7)):
-        inputs = prompts(lengths)
-        expected = generate_eagerly(model, inputs, 18)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=18), expected), engine
+    assert_verified(done)
+    assert_same_tokens(model, done, prompts((3, 1)), prompts((11, 7)), new=18)
 
 
 @pytest.mark.long

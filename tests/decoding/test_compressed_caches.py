@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers as T
 
-from fx2onnx import verify
 from fx2onnx.decoding.decoder import cached_decoder
-from fx2onnx.decoding.reference_generate import generate_eagerly
-from fx2onnx.generation import load
 from fx2onnx.sources.source import Options
-from tests.decoding.test_decoders import ENGINES, exported, prompts
+from tests.decoding.test_decoders import assert_same_tokens, assert_verified, exported, prompts
 
 
 def _deepseek() -> Any:
@@ -51,14 +47,9 @@ def test_entries_are_made_where_groups_end(tmp_path: Path) -> None:
     model, done = exported(_deepseek, tmp_path / "out")
     assert done.notes == ["prompt_model.onnx takes the prompt, model.onnx each later token"]
     source = done.sources["model.onnx"]
-    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
+    assert_verified(done)
     assert source.dynamic_shapes["past_key_values.1.compressed_kv.indexer"][1] == "past_entries_2_length"
-    loaded = {engine: load(tmp_path / "out", engine) for engine in ENGINES}
-    for lengths in ((1,), (4, 2), (13, 7, 3)):
-        inputs = prompts(lengths)
-        expected = generate_eagerly(model, inputs, 9)
-        for engine in ENGINES:
-            assert torch.equal(loaded[engine].generate(**inputs, max_new_tokens=9), expected), engine
+    assert_same_tokens(model, done, *map(prompts, ((1,), (4, 2), (13, 7, 3))), new=9)
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +96,13 @@ ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def exported(build: Callable[[], Any], folder: Path, **asked: Any) -> tuple[Any, ExportedFolder]:
+def exported(build: Callable[[], Any], folder: Path, *, pad: int = 0, **asked: Any) -> tuple[Any, ExportedFolder]:
     with seeded(0):
         model = build().eval()
     move_constants(model)
     said = model.generation_config
     said.eos_token_id = said.forced_eos_token_id = said.suppress_tokens = said.begin_suppress_tokens = None
-    said.pad_token_id = 0
+    said.pad_token_id = pad
     parts = cached_parts(Source("model", model), **asked)
     return model, export_assembly(Assembly(model, parts, None, ""), folder)
 
@@ -115,6 +115,21 @@ def prompts(lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
         return {"input_ids": torch.randint(5, 60, mask.shape) * mask, "attention_mask": mask}
 
 
+def assert_verified(done: ExportedFolder, **options: Any) -> None:
+    """``verify`` accepts every file of the folder."""
+    for file, source in done.sources.items():
+        verify(str(done.path / file), source.module, source.args, source.kwargs, **options).raise_if_failed()
+
+
+def assert_same_tokens(model: Any, done: ExportedFolder, *prompts: Mapping[str, torch.Tensor], new: int = 7) -> None:
+    """For each of ``prompts`` both engines generate the tokens that eager PyTorch generates."""
+    loaded = {engine: load(done.path, engine) for engine in ENGINES}
+    for inputs in prompts:
+        expected = generate_eagerly(model, inputs, new)
+        for engine, folder in loaded.items():
+            assert torch.equal(folder.generate(**inputs, max_new_tokens=new), expected), engine
+
+
 DRAWN = dict.fromkeys(DECODERS, (1,)) | {"lfm2": ()}
 """Seeds of other values. Drawn masks hide the token itself, which no step does: LFM2 decides by sizes of 1 what that means."""
 
@@ -123,14 +138,9 @@ DRAWN = dict.fromkeys(DECODERS, (1,)) | {"lfm2": ()}
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoders_generate_what_transformers_does(name: str, tmp_path: Path) -> None:
     model, done = exported(DECODERS[name], tmp_path / "out")
-    source = done.sources["model.onnx"]
-    path = str(tmp_path / "out" / "model.onnx")
-    verify(path, source.module, source.args, source.kwargs, seeds=DRAWN[name]).raise_if_failed()
-    for lengths in ((1,), (4, 2), (9, 7, 3)):  # also prompts longer than the window, and others that grow beyond it
-        inputs = prompts(lengths)
-        expected = generate_eagerly(model, inputs, 7)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+    assert_verified(done, seeds=DRAWN[name])
+    # Also prompts longer than the window, and others that grow beyond it.
+    assert_same_tokens(model, done, *map(prompts, ((1,), (4, 2), (9, 7, 3))))
 
 
 @pytest.mark.long
@@ -139,15 +149,12 @@ def test_encoder_decoders_generate_what_transformers_does(name: str, tmp_path: P
     model, done = exported(ENCODER_DECODERS[name], tmp_path / "out")
     assert {"encoder_model.onnx", "decoder_model.onnx"} <= set(done.files)
     assert len([file for file in done.files if re.fullmatch(r"weights\.[0-9a-f]{16}\.data", file)]) == 1
-    for file, source in done.sources.items():
-        verify(str(tmp_path / "out" / file), source.module, source.args, source.kwargs).raise_if_failed()
+    assert_verified(done)
     for lengths in ((3,), (8, 5, 8)):
         inputs: dict[str, Any] = {key: value.flip(1) for key, value in prompts(lengths).items()}  # padded on the right
         if name == "whisper":
             inputs = {"input_features": torch.randn(len(lengths), 8, 40, generator=torch.Generator().manual_seed(1))}
-        expected = generate_eagerly(model, inputs, 7)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+        assert_same_tokens(model, done, inputs)
 
 
 @pytest.mark.long
@@ -335,11 +342,7 @@ def test_a_static_cache_is_written_where_it_stands(name: str, opset: int, writte
     verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
     graph = onnx.load(tmp_path / "out" / "model.onnx").graph
     assert sum(node.op_type == written_by for node in graph.node) == 4
-    for lengths in ((1,), (9, 7, 3)):
-        inputs = prompts(lengths)
-        expected = generate_eagerly(model, inputs, 7)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+    assert_same_tokens(model, done, prompts((1,)), prompts((9, 7, 3)))
 
 
 @pytest.mark.long_cases("<lambda>0")

@@ -10,17 +10,14 @@ import pytest
 import torch
 import transformers as T
 
-from fx2onnx import verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.reference_generate import generate_eagerly
-from fx2onnx.exporting.folder import export_assembly
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.generation import load
-from fx2onnx.sources.seeding import move_constants, seeded
-from fx2onnx.sources.source import Source
+from fx2onnx.sources.seeding import seeded
+from tests.decoding import test_decoders
+from tests.decoding.test_decoders import ENGINES, assert_same_tokens, assert_verified
 
-ENGINES = ("runner", "onnxruntime")
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 60}
 
 
@@ -28,18 +25,15 @@ def exported(
     build: Callable[[], Any], folder: Path, *, pad: int = 0, seeds: tuple[int, ...] = (1,)
 ) -> tuple[Any, ExportedFolder]:
     """The model and its folder, verified; ``seeds`` as ``verify`` takes them."""
-    with seeded(0):
-        model = build().eval()
-    for weight in model.parameters():
-        weight.data.mul_(4 if weight.dim() > 1 else 1)  # so that tokens tell a wrong image or cache
-    move_constants(model)
-    said = model.generation_config
-    said.eos_token_id = said.forced_eos_token_id = None
-    said.pad_token_id = pad
-    parts = cached_parts(Source("model", model))
-    done = export_assembly(Assembly(model, parts, None, ""), folder)
-    for file, source in done.sources.items():
-        verify(str(folder / file), source.module, source.args, source.kwargs, seeds=seeds).raise_if_failed()
+
+    def telling() -> Any:
+        model = build()
+        for weight in model.parameters():
+            weight.data.mul_(4 if weight.dim() > 1 else 1)  # so that tokens tell a wrong image or cache
+        return model
+
+    model, done = test_decoders.exported(telling, folder, pad=pad)
+    assert_verified(done, seeds=seeds)
     return model, done
 
 
@@ -60,7 +54,7 @@ def _image_captioner() -> Any:
 
 @pytest.mark.long
 def test_the_decoder_of_an_image_takes_a_prompt(tmp_path: Path) -> None:
-    model, _ = exported(_image_captioner, tmp_path / "out")
+    model, done = exported(_image_captioner, tmp_path / "out")
     pixels = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     words = torch.tensor([[11, 12, 13], [14, 15, 16], [17, 18, 19]])
     for prompt in (
@@ -68,10 +62,7 @@ def test_the_decoder_of_an_image_takes_a_prompt(tmp_path: Path) -> None:
         {"decoder_input_ids": words},
         {"decoder_input_ids": torch.cat([words[:, :1] * 0 + 2, words], 1)},
     ):
-        inputs = {"pixel_values": pixels, **prompt}
-        expected = generate_eagerly(model, inputs, 6)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=6), expected), engine
+        assert_same_tokens(model, done, {"pixel_values": pixels, **prompt}, new=6)
     with pytest.raises(UserError, match="the encoder has 3 rows"):
         load(tmp_path / "out", "runner").generate(pixel_values=pixels, decoder_input_ids=words[:2])
 

@@ -9,10 +9,7 @@ import pytest
 import torch
 import transformers as T
 
-from fx2onnx import verify
-from fx2onnx.decoding.reference_generate import generate_eagerly
-from fx2onnx.generation import load
-from tests.decoding.test_decoders import ENGINES, exported, prompts
+from tests.decoding.test_decoders import assert_same_tokens, assert_verified, exported, prompts
 
 
 def _qwen4_exp() -> Any:
@@ -59,11 +56,6 @@ def _qwen4_exp() -> Any:
 def test_the_tokens_before_the_first_are_those_of_the_model(tmp_path: Path) -> None:
     model, done = exported(_qwen4_exp, tmp_path / "out")
     source = done.sources["model.onnx"]
-    path = str(tmp_path / "out" / "model.onnx")  # other values would hide the token itself, which no step does
-    verify(path, source.module, source.args, source.kwargs, seeds=()).raise_if_failed()
+    assert_verified(done, seeds=())  # other values would hide the token itself, which no step does
     assert source.kwargs["past_key_values.0.conv_state.2"].dtype == torch.int64
-    for lengths in ((1,), (4, 2), (9, 7, 3)):
-        inputs = prompts(lengths)
-        expected = generate_eagerly(model, inputs, 7)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+    assert_same_tokens(model, done, *map(prompts, ((1,), (4, 2), (9, 7, 3))))

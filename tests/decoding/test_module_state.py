@@ -9,10 +9,8 @@ import pytest
 import torch
 import transformers as T
 
-from fx2onnx import verify
-from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
-from tests.decoding.test_decoders import ENGINES, exported, prompts
+from tests.decoding.test_decoders import assert_same_tokens, assert_verified, exported, prompts
 
 
 def _recurrent_gemma() -> Any:
@@ -36,14 +34,10 @@ def test_states_that_modules_keep_are_inputs_and_outputs(tmp_path: Path) -> None
     model, done = exported(_recurrent_gemma, tmp_path / "out")
     assert all(block.temporal_block.conv1d_state is None for block in model.model.layers[:2])
     source = done.sources["model.onnx"]
-    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
+    assert_verified(done)
     states = [name.removeprefix("past_key_values.") for name in source.kwargs if name.startswith("past_key_values.")]
     assert {name.rpartition(".")[2] for name in states} == {"conv1d_state", "recurrent_state", "key", "value"}
-    for lengths in ((4, 2), (9, 7, 3)):
-        inputs = prompts(lengths)
-        expected = generate_eagerly(model, inputs, 7)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+    assert_same_tokens(model, done, prompts((4, 2)), prompts((9, 7, 3)))
 
 
 @pytest.mark.long

@@ -10,15 +10,13 @@ import pytest
 import torch
 import transformers as T
 
-from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import cached_parts
 from fx2onnx.decoding.recipes.prepared_inputs import fits
 from fx2onnx.decoding.recipes.recipe import FolderRequest
-from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
 from fx2onnx.sources.source import Source
-from tests.decoding.test_decoders import DECODERS, ENGINES, exported, prompts
+from tests.decoding.test_decoders import DECODERS, assert_same_tokens, assert_verified, exported, prompts
 
 MODELS: dict[str, Callable[[], Any]] = {
     # Feeds back two tokens and one that stands for the next; its cache counts that one, too.
@@ -44,13 +42,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 def test_models_that_prepare_their_steps_generate_what_transformers_does(name: str, tmp_path: Path) -> None:
     model, done = exported(MODELS[name], tmp_path / "out")
     assert set(done.reports) == {"prompt_model.onnx", "decoder_model.onnx"}
-    for file, source in done.sources.items():
-        verify(str(tmp_path / "out" / file), source.module, source.args, source.kwargs).raise_if_failed()
-    for lengths in ((1,), (4, 2), (9, 7, 3)):
-        inputs = prompts(lengths)
-        expected = generate_eagerly(model, inputs, 7)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+    assert_verified(done)
+    assert_same_tokens(model, done, *map(prompts, ((1,), (4, 2), (9, 7, 3))))
 
 
 @pytest.mark.long

@@ -24,8 +24,8 @@ from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
 from studies.coverage_sound import with_sound
-from tests.decoding.test_decoders import prompts
-from tests.decoding.test_image_prompts import ENGINES, TEXT, exported
+from tests.decoding.test_decoders import ENGINES, assert_same_tokens, prompts
+from tests.decoding.test_image_prompts import TEXT, exported
 
 
 def _speech_and_text() -> Any:
@@ -44,9 +44,7 @@ def test_an_encoder_is_called_by_its_own_word_for_sound(tmp_path: Path) -> None:
     model, done = exported(_speech_and_text, tmp_path / "out")
     assert set(done.sources["encoder_model.onnx"].kwargs) == {"input_values"}  # the whole model's is "inputs"
     inputs = {"input_values": torch.randn(3, 16_000, generator=torch.Generator().manual_seed(1))}
-    expected = generate_eagerly(model, inputs, 6)
-    for engine in ENGINES:
-        assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=6), expected), engine
+    assert_same_tokens(model, done, inputs, new=6)
 
 
 def _heard_as_features() -> Any:
@@ -99,9 +97,8 @@ def test_each_token_is_heard_with_a_stretch_of_sound(build: Any, tmp_path: Path)
     for lengths, stretches in (((4, 2, 3), 12), ((1, 1), 9)):
         sound = stream.sample(SampleContext(model.config, Options(batch=len(lengths)), model), stretches)
         inputs = {**prompts(lengths), stream.argument: sound}
-        expected = generate_eagerly(model, inputs, 7)
-        for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+        assert_same_tokens(model, done, inputs)
+    expected = generate_eagerly(model, inputs, 7)
     loaded = load(tmp_path / "out", "runner")
     for key in ("input_ids", "attention_mask"):  # one call of the folder, and another that goes on
         inputs[key] = expected[:, :4] if key == "input_ids" else torch.ones_like(expected[:, :4])

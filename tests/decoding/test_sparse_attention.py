@@ -13,12 +13,10 @@ import torch
 import transformers as T
 
 import fx2onnx
-from fx2onnx.decoding.reference_generate import generate_eagerly
-from fx2onnx.generation import load
 from fx2onnx.runner import InferenceSession
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.torchcompat.dispatch import TorchDispatchMode
-from tests.decoding.test_decoders import ENGINES, exported, prompts
+from tests.decoding.test_decoders import assert_same_tokens, exported, prompts
 
 KEPT = 4
 MANY, FEW = 32, 2
@@ -150,9 +148,4 @@ def test_tokens_of_prompts_longer_than_what_is_kept(name: str, tmp_path: Path) -
     model, done = exported(lambda: MODELS[name](MANY), tmp_path / "out")
     assert not done.notes
     assert "past_key_values.0.indexer_keys" in done.sources["model.onnx"].kwargs
-    loaded = {engine: load(tmp_path / "out", engine) for engine in ENGINES}
-    for lengths in ((1,), (13, 7, 3)):
-        inputs = prompts(lengths)
-        expected = generate_eagerly(model, inputs, 6)
-        for engine, folder in loaded.items():
-            assert torch.equal(folder.generate(**inputs, max_new_tokens=6), expected), engine
+    assert_same_tokens(model, done, prompts((1,)), prompts((13, 7, 3)), new=6)

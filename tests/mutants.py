@@ -29,37 +29,12 @@ class Mutant:
 
 MUTANTS = [
     # Capture: writes in place, aliases and state.
-    Mutant(
-        "capture/recording/values.py",
-        "if view.version != memory.version:",
-        "if False:",
-        "tests/capture/test_in_place.py",
-    ),
-    Mutant(
-        "capture/recording/functionalize.py",
-        "if result.dtype != tensor.dtype:",
-        "if False:",
-        "tests/capture/test_in_place.py",
-    ),
-    Mutant(
-        "capture/recording/changed_state.py",
-        "_is_memo(node, kept)",
-        "False",
-        "tests/capture/test_assigned_state.py",
-    ),
-    Mutant(
-        "capture/python/held.py",
-        "_PUT_BACK[entry.kind](entry.holder, entry.content)",
-        "pass",
-        "tests/capture/test_state.py",
-    ),
+    Mutant("capture/recording/values.py", "if view.version != memory.version:", "if False:", "tests/capture/test_in_place.py"),
+    Mutant("capture/recording/functionalize.py", "if result.dtype != tensor.dtype:", "if False:", "tests/capture/test_in_place.py"),
+    Mutant("capture/recording/changed_state.py", "_is_memo(node, kept)", "False", "tests/capture/test_assigned_state.py"),
+    Mutant("capture/python/held.py", "_PUT_BACK[entry.kind](entry.holder, entry.content)", "pass", "tests/capture/test_state.py"),
     Mutant("capture/run.py", "held.names().put(given)", "pass", "tests/exporting/test_objects.py"),
-    Mutant(
-        "base/code_patch.py",
-        "(instead if get_ident() == self._thread else original)",
-        "instead",
-        "tests/capture/test_threads.py",
-    ),
+    Mutant("base/code_patch.py", "(instead if get_ident() == self._thread else original)", "instead", "tests/capture/test_threads.py"),
     Mutant("base/changes.py", "_close_left_open(error)", "pass", "tests/capture/test_interrupts.py"),
     # Capture: sizes, conditions and branches.
     Mutant("capture/recording/size_checks.py", "{**left, **env.unchecked}", "{}", "tests/capture/test_size_checks.py"),
@@ -70,9 +45,7 @@ MUTANTS = [
         "return self.env.guard(self.value) if",
         "tests/capture/test_needs.py",
     ),
-    Mutant(
-        "capture/at_one.py", "if small | more not in self.tried and", "if False and", "tests/capture/test_at_one.py"
-    ),
+    Mutant("capture/at_one.py", "if small | more not in self.tried and", "if False and", "tests/capture/test_at_one.py"),
     Mutant("capture/branches/merge.py", "if args[0] != args[1] or", "if", "tests/capture/test_conditions.py"),
     Mutant(
         "capture/branches/noop_guards.py",
@@ -81,58 +54,23 @@ MUTANTS = [
         "tests/capture/branches/test_noop_guards.py",
     ),
     Mutant("capture/branches/numbering.py", "self._drawn if draws else 0", "0", "tests/capture/test_at_one.py"),
-    Mutant(
-        "capture/recording/meta_cache.py",
-        "any(env.hint(what) != answer for",
-        "any(False for",
-        "tests/capture/recording/test_meta_cache.py",
-    ),
+    Mutant("capture/recording/meta_cache.py", "any(env.hint(what) != answer for", "any(False for", "tests/capture/recording/test_meta_cache.py"),
     Mutant("capture/observed.py", "if seen in varied:", "if False:", "tests/exporting/test_observed_calls.py"),
     Mutant("sizes/facts.py", "low + more <= 0 <= high + more", "low + more <= 0", "tests/sizes/test_facts.py"),
-    Mutant(
-        "sizes/solve.py",
-        "first = remainders[gaps.index(max(gaps))]",
-        "first = remainders[0]",
-        "tests/sizes/test_solve.py",
-    ),
+    Mutant("sizes/solve.py", "first = remainders[gaps.index(max(gaps))]", "first = remainders[0]", "tests/sizes/test_solve.py"),
     # The ATen table and lowering.
-    Mutant(
-        "aten_map/arithmetic.py",
-        "if dtype in SMALL_INTEGERS:\n        left, right",
-        "if False:\n        left, right",
-        "tests/ops/test_math.py",
-    ),
+    Mutant("aten_map/arithmetic.py", "if dtype in SMALL_INTEGERS:\n        left, right", "if False:\n        left, right", "tests/ops/test_math.py"),
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
-    Mutant(
-        "aten_map/fused_attention.py",
-        "if is_causal and length == keys:",
-        "if is_causal:",
-        "tests/targets/test_fused.py",
-    ),
-    Mutant(
-        "aten_map/table/dtypes.py",
-        "classes[0 if op.rank(operand) else 1]",
-        "classes[0]",
-        "tests/ops/test_float_types.py",
-    ),
+    Mutant("aten_map/fused_attention.py", "if is_causal and length == keys:", "if is_causal:", "tests/targets/test_fused.py"),
+    Mutant("aten_map/table/dtypes.py", "classes[0 if op.rank(operand) else 1]", "classes[0]", "tests/ops/test_float_types.py"),
     Mutant(
         "aten_map/convolution_backward.py",
         "place * dilation[axis], count, stride[axis])",
         "place, count, stride[axis])",
         "tests/training/test_whole.py",
     ),
-    Mutant(
-        "lower/loop.py",
-        "self._outputs([*inputs, *self.state_inputs])",
-        "self._outputs(inputs)",
-        "tests/capture/test_assigned_state.py",
-    ),
-    Mutant(
-        "capture/quantized/operators.py",
-        "steps = 127 if reduce_range else 255",
-        "steps = 255",
-        "tests/ops/test_eager_quantized.py",
-    ),
+    Mutant("lower/loop.py", "self._outputs([*inputs, *self.state_inputs])", "self._outputs(inputs)", "tests/capture/test_assigned_state.py"),
+    Mutant("capture/quantized/operators.py", "steps = 127 if reduce_range else 255", "steps = 255", "tests/ops/test_eager_quantized.py"),
     # Files and their weights.
     Mutant("irx/data_file.py", "stream.seek(offset)", "pass", "tests/irx/test_data_file.py"),
     Mutant(
@@ -147,19 +85,9 @@ MUTANTS = [
         "if False and",
         "tests/sources/test_strangers.py tests/base/test_folder_files.py",
     ),
-    Mutant(
-        "cli/made_from.py",
-        "known_digest(path) == digest for path",
-        "known_digest(path) for path",
-        "tests/cli/test_stale_files.py",
-    ),
+    Mutant("cli/made_from.py", "known_digest(path) == digest for path", "known_digest(path) for path", "tests/cli/test_stale_files.py"),
     # Rewrites, low-bit weights, 16 bits and targets.
-    Mutant(
-        "optimize/redundant_nodes.py",
-        "key = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())",
-        "key = tensor.tobytes()",
-        "tests/optimize",
-    ),
+    Mutant("optimize/redundant_nodes.py", "key = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())", "key = tensor.tobytes()", "tests/optimize"),
     Mutant(
         "optimize/rewrites/linear_layers.py",
         '        if not sole_use(weight):\n            return Why("the weight is',
@@ -167,12 +95,7 @@ MUTANTS = [
         "tests/optimize/test_rewrites.py",
     ),
     Mutant("optimize/fold_constants.py", "or self._is_guess(node)", "or False", "tests/optimize/test_passes.py"),
-    Mutant(
-        "semantics/opset_changes.py",
-        'edit.set("axes", axes)',
-        'edit.set("axes", axes[:1])',
-        "tests/steps/test_opset.py",
-    ),
+    Mutant("semantics/opset_changes.py", 'edit.set("axes", axes)', 'edit.set("axes", axes[:1])', "tests/steps/test_opset.py"),
     Mutant(
         "quantize/schemes.py",
         "np.float32(self.offset) if zeros is None else zeros.astype(np.float32)[..., None]",
@@ -189,38 +112,13 @@ MUTANTS = [
     Mutant("targets/faults.py", "fault.mend(node)", "pass", "tests/targets/test_faults.py"),
     Mutant("targets/fit.py", "_read_instead(output, result, cast)", "pass", "tests/targets/test_fit.py"),
     # The runner.
-    Mutant(
-        "runner/plan.py",
-        "last_use >= step.index for last_use, other in",
-        "False for last_use, other in",
-        "tests/runner/test_planner.py",
-    ),
-    Mutant(
-        "semantics/reading/value_types.py",
-        "if given[first] != type_:",
-        "if False:",
-        "tests/runner/test_invalid_models.py",
-    ),
-    Mutant(
-        "semantics/reading/weights.py",
-        "if (np.diff(indices) <= 0).any():",
-        "if False:",
-        "tests/runner/test_invalid_models.py",
-    ),
-    Mutant(
-        "semantics/kernels/contrib/attention.py",
-        "ahead <= -rules.window",
-        "ahead < -rules.window",
-        "tests/runner/test_contrib.py",
-    ),
+    Mutant("runner/plan.py", "last_use >= step.index for last_use, other in", "False for last_use, other in", "tests/runner/test_planner.py"),
+    Mutant("semantics/reading/value_types.py", "if given[first] != type_:", "if False:", "tests/runner/test_invalid_models.py"),
+    Mutant("semantics/reading/weights.py", "if (np.diff(indices) <= 0).any():", "if False:", "tests/runner/test_invalid_models.py"),
+    Mutant("semantics/kernels/contrib/attention.py", "ahead <= -rules.window", "ahead < -rules.window", "tests/runner/test_contrib.py"),
     # Verification.
     Mutant("judge/constants.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/verify/test_verify_classes.py"),
-    Mutant(
-        "verify/compare.py",
-        "for lost in vanished(",
-        "for lost in [] and vanished(",
-        "tests/verify/test_verify_classes.py",
-    ),
+    Mutant("verify/compare.py", "for lost in vanished(", "for lost in [] and vanished(", "tests/verify/test_verify_classes.py"),
     Mutant(
         "verify/module_state.py",
         "held = keep(tree, arguments)",
@@ -234,18 +132,8 @@ MUTANTS = [
         "tests/verify/test_verify_classes.py",
     ),
     # Generation and training.
-    Mutant(
-        "decoding/recipes/recipe.py",
-        "outputs[LOGITS][:, -1:]",
-        "outputs[LOGITS][:, :1]",
-        "tests/decoding/test_prompt_graphs.py",
-    ),
-    Mutant(
-        "model_patches/transformers/chunked.py",
-        "scan(within, [before],",
-        "scan(within, [ends],",
-        "tests/model_patches/test_recurrences.py",
-    ),
+    Mutant("decoding/recipes/recipe.py", "outputs[LOGITS][:, -1:]", "outputs[LOGITS][:, :1]", "tests/decoding/test_prompt_graphs.py"),
+    Mutant("model_patches/transformers/chunked.py", "scan(within, [before],", "scan(within, [ends],", "tests/model_patches/test_recurrences.py"),
     Mutant(
         "generation/media.py",
         " or (sides % grid.merge_size).any()",
@@ -253,7 +141,7 @@ MUTANTS = [
         "tests/decoding/test_image_sizes.py::test_a_grid_that_contradicts_is_one_clear_error",
     ),
     Mutant("training/optimizers.py", "if dampening:", "if False:", "tests/training/test_optimizers.py"),
-]
+]  # fmt: skip
 
 
 def survives(mutant: Mutant, copy: Path) -> str:

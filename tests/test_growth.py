@@ -122,10 +122,7 @@ EXPORTS: dict[str, tuple[Callable[[int], torch.nn.Module], int]] = {
     "parts of an axis": (lambda count: Many(count, lambda x, n: x.unsqueeze(0)[0] + n), 60),
     "state": (State, 40),
     "constants and numbers": (Constants, 40),
-    "identical layers": (
-        lambda count: torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()) for _ in range(count))),
-        40,
-    ),
+    "identical layers": (lambda count: torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()) for _ in range(count))), 40),
 }  # fmt: skip
 
 

@@ -233,10 +233,8 @@ KINDS = {
     "lowering fails": Kind(Complex, DYNAMIC, "E203"),
     "translation fails": Kind(Scaled, DYNAMIC | {"custom_translations": {Scale: unlucky}}, "E001"),
     "no such opset": Kind(options=DYNAMIC | {"opset_version": 5}, code="E001"),
-    "write fails": Kind(
-        options=DYNAMIC, after=lambda result, folder: result.save(folder / "none" / "m.onnx"), code="E301"
-    ),
-}
+    "write fails": Kind(options=DYNAMIC, after=lambda result, folder: result.save(folder / "none" / "m.onnx"), code="E301"),
+}  # fmt: skip
 
 
 def over_arrays(module: nn.Module) -> list[weakref.ref[Any]]:
@@ -322,22 +320,9 @@ def test_an_error_that_is_kept_keeps_no_frames_of_ours(name: str, tmp_path: Path
 
 
 PLAIN = (
-    *(
-        DimNode,
-        ShapeEnv,
-        Equalities,
-        Facts,
-        Guard,
-        Specialization,
-        Assumption,
-        Relation,
-        Dim,
-        Atom,
-        SourceLocation,
-        torch.SymInt,
-    ),
+    *(DimNode, ShapeEnv, Equalities, Facts, Guard, Specialization, Assumption, Relation, Dim, Atom, SourceLocation, torch.SymInt),
     *(int, float, str, bool, type(None), dict, list, tuple, set, frozenset, weakref.ref, types.MappingProxyType),
-)
+)  # fmt: skip
 """What a size may lead to. C++ holds its node, so the collector sees no cycle through it."""
 
 

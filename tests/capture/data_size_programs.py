@@ -59,18 +59,13 @@ WAYS: Mapping[str, Way] = {
 WAYS_OF_TWO: Mapping[str, Way] = {
     "tolist": Way(lambda h, w: torch.tensor([h, w]), lambda x, data: data.tolist()),
     "items": Way(lambda h, w: torch.tensor([[h, w]]), lambda x, data: (data[0, 0].item(), data[0, 1].item())),
-    "int(max)": Way(
-        lambda h, w: torch.tensor([[h, 1], [1, w]]), lambda x, data: (int(data[:, 0].max()), int(data[:, 1].max()))
-    ),
-    "nonzero and max": Way(
-        lambda h, w: torch.stack([_marked(h), _marked(1) * w]),
-        lambda x, data: (data[0].nonzero().shape[0], int(data[1].max())),
-    ),
+    "int(max)": Way(lambda h, w: torch.tensor([[h, 1], [1, w]]), lambda x, data: (int(data[:, 0].max()), int(data[:, 1].max()))),
+    "nonzero and max": Way(lambda h, w: torch.stack([_marked(h), _marked(1) * w]), lambda x, data: (data[0].nonzero().shape[0], int(data[1].max()))),
     "rows of a mask and item": Way(
         lambda h, w: torch.stack([_marked(h), _marked(1) * w]),
         lambda x, data: (data[0][data[0] > 0].shape[0], data[1, 0].long().item()),
     ),
-}
+}  # fmt: skip
 
 AXES: Mapping[str, dict[int, str]] = {"": {}, "rows": {1: "rows"}, "batch and rows": {0: "batch", 1: "rows"}}
 

@@ -237,16 +237,14 @@ LAYERS: Mapping[str, Use] = {
     "positions": lambda x, n: x[:, :n] + torch.ones(20, 4).cumsum(0)[:n],
     "conv1d": lambda x, n: F.conv1d(x[:, :n].mT, torch.ones(3, 4, 3), padding=1),
     "layer_norm": lambda x, n: F.layer_norm(x[:, :n], (4,)),
-    "attention under a mask": lambda x, n: F.scaled_dot_product_attention(
-        x, x, x, attn_mask=(torch.arange(x.shape[1]) <= n)[None]
-    ),
+    "attention under a mask": lambda x, n: F.scaled_dot_product_attention(x, x, x, attn_mask=(torch.arange(x.shape[1]) <= n)[None]),
     "attention over the slice": lambda x, n: F.scaled_dot_product_attention(x, x[:, :n], x[:, :n]),
     "causal attention": lambda x, n: F.scaled_dot_product_attention(x[:, :n], x[:, :n], x[:, :n], is_causal=True),
     "unfold and fold": lambda x, n: F.fold(F.unfold(x[:, None, :n], (2, 1)), (n, 4), (2, 1)),
     "pairs": lambda x, n: x[:, :n, None] - x[:, None],
     "branch": _branch,
     "branch of all": _branch_of_all,
-}
+}  # fmt: skip
 
 USES: Mapping[str, Use] = {
     **SLICES,

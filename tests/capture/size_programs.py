@@ -269,9 +269,7 @@ PROGRAMS: Mapping[str, Program] = {
     "text times a size": lambda x: (("abc" * x.shape[0]), x * 2)[1],
     "list of a range": lambda x: torch.tensor(list(range(x.shape[0]))) + x[:, 0],
     "causal attention": attend,
-    "causal attention of a scale": lambda x: F.scaled_dot_product_attention(
-        x[None], x[None], x[None], scale=1 / math.sqrt(x.shape[0])
-    ),
+    "causal attention of a scale": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], scale=1 / math.sqrt(x.shape[0])),
     "keys": keyed,
     "range": lambda x: sum(x[row] for row in range(x.shape[0])),
     "loop over rows": lambda x: sum(row * 2 for row in x),
@@ -335,7 +333,7 @@ PROGRAMS: Mapping[str, Program] = {
     "comprehension": lambda x: torch.stack([row * 2 for row in x]),
     "unbind": lambda x: torch.stack(x.unbind(0)[::-1]),
     "split": lambda x: torch.cat(x.split(1)[::-1]),
-}
+}  # fmt: skip
 
 NEEDS_A_NUMBER: Mapping[str, Program] = {
     "pow modulo": lambda x: x * pow(3, x.shape[0], 7),

@@ -672,8 +672,7 @@ def test_the_covariance_of_one_variable_has_no_rank(forward: Any) -> None:
 
 _TABLE = torch.randn(24)
 PRODUCTS: dict[str, tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = {
-    "of patches": (
-        lambda x: F.avg_pool2d(x, 8).flatten(1) + _TABLE[:16], ((1, 32, 32),), ({1: "h", 2: "w"},)),
+    "of patches": (lambda x: F.avg_pool2d(x, 8).flatten(1) + _TABLE[:16], ((1, 32, 32),), ({1: "h", 2: "w"},)),
     "of a map": (lambda x: x.flatten() * _TABLE, ((4, 6),), ({0: "h", 1: "w"},)),
     "in torch.where": (lambda x: torch.where(x.flatten() > 0, _TABLE, 0.0), ((4, 6),), ({0: "h", 1: "w"},)),
     "written in place": (lambda x: _TABLE.clone().add_(x.flatten()), ((4, 6),), ({0: "h", 1: "w"},)),

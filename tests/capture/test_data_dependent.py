@@ -38,23 +38,17 @@ SIZED: dict[str, Any] = {
     "split by sizes from data": lambda x: torch.cat(
         [part * (i + 1) for i, part in enumerate(x.flatten().split([(x > 0).sum().item(), (x <= 0).sum().item()]))]
     ),
-    "split by a list of sizes": lambda x: torch.cat(
-        [part * (i + 1) for i, part in enumerate(x[x > 0].split((x > 0).sum(0).tolist()))]
-    ),
+    "split by a list of sizes": lambda x: torch.cat([part * (i + 1) for i, part in enumerate(x[x > 0].split((x > 0).sum(0).tolist()))]),
     "topk within a size": lambda x: x[x > 9].topk((x > 9).sum().item())[0],
     "unique": lambda x: torch.unique(x),
     "unique with counts": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
     "repeat_interleave": lambda x: torch.repeat_interleave(x, (x[:, 0] > 0).long() + 1, dim=0),
     "item as size": lambda x: torch.arange((x > 0).sum().item()) * 2,
-    "one number as two sizes": lambda x: (lambda count: torch.ones(count.item()) + torch.arange(count.item()))(
-        (x > 0).sum()
-    ),
+    "one number as two sizes": lambda x: (lambda count: torch.ones(count.item()) + torch.arange(count.item()))((x > 0).sum()),
     "a number compared with a size": lambda x: (
         lambda count: torch.ones(count.item()) * (2 if torch.ones(count.item()).shape[0] == count else 3)
     )((x > 0).sum()),
-    "arithmetic of numbers": lambda x: (
-        lambda count: torch.ones((10 - count + 2).item()) + torch.arange(12 - count.item())
-    )((x > 0).sum()),
+    "arithmetic of numbers": lambda x: (lambda count: torch.ones((10 - count + 2).item()) + torch.arange(12 - count.item()))((x > 0).sum()),
     "narrow from a number": lambda x: (lambda count: x.flatten().narrow(0, count, 12 - count) * 2)((x > 0).sum()),
     "item in arithmetic": lambda x: x * (x > 0).sum().item(),
     "masked_scatter of what was chosen": lambda x: (x * 2).masked_scatter(x > 1, x[x > 1].exp()),
@@ -63,7 +57,7 @@ SIZED: dict[str, Any] = {
     ),
     "constant mask": lambda x: x[torch.tensor([True, False, True])],
     "constant nonzero": lambda x: x[:, torch.tensor([0, 1, 1, 0]).nonzero().flatten()],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(SIZED))

@@ -130,13 +130,9 @@ EQUAL: dict[str, Callable[[Tensor], Any]] = {
     "multiplied as matrices": lambda x: both_signs(x)[0][None] @ both_signs(x)[1][:, None],
     "chosen": lambda x: torch.where(both_signs(x)[0] > 2, *both_signs(x)),
     "reshaped to fixed sizes": lambda x: torch.cat(both_signs(x)).reshape(3, 2) + torch.ones(3, 2),
-    "scaled dot product": lambda x: F.scaled_dot_product_attention(
-        *(part[None, :, None] for part in (*both_signs(x), x[x > 0]))
-    ),
-    "reshaped, added, reshaped": lambda x: (torch.stack(both_signs(x)).T.reshape(-1) + torch.cat(both_signs(x))).view(
-        2, -1
-    ),
-}
+    "scaled dot product": lambda x: F.scaled_dot_product_attention(*(part[None, :, None] for part in (*both_signs(x), x[x > 0]))),
+    "reshaped, added, reshaped": lambda x: (torch.stack(both_signs(x)).T.reshape(-1) + torch.cat(both_signs(x))).view(2, -1),
+}  # fmt: skip
 BROADCAST: dict[str, Callable[[Tensor], Any]] = {
     "written": lambda x: torch.zeros(6).copy_(torch.cat(both_signs(x))),
     "expanded": lambda x: torch.cat(both_signs(x)).expand(2, 6) + 1,
@@ -219,21 +215,17 @@ OF_AN_IMAGE: dict[str, Callable[[Tensor], Any]] = {
     "interpolation to a size": lambda x: x + F.interpolate(torch.ones(1, 3, 3, 3), size=x.shape[-2:], mode="bilinear"),
     "pixels to channels": lambda x: F.pixel_unshuffle(x, 2),
     "windows": lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(1, 3, -1, 4),
-    "windows by a view": lambda x: (
-        x.permute(0, 2, 3, 1).reshape(1, x.shape[2] // 2, 2, x.shape[3] // 2, 2, 3).transpose(2, 3).reshape(-1, 4, 3)
-    ),
+    "windows by a view": lambda x: (x.permute(0, 2, 3, 1).reshape(1, x.shape[2] // 2, 2, x.shape[3] // 2, 2, 3).transpose(2, 3).reshape(-1, 4, 3)),
     "attention": lambda x: F.scaled_dot_product_attention(*[x.flatten(2).transpose(1, 2)] * 3),
     "padding to even sizes": lambda x: F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)),
     "einsum": lambda x: torch.einsum("bchw,bcxy->bhx", x, x),
     "rows in a stack": lambda x: torch.stack([x[0, 0, 0], x[0, 1, 0]]),
-    "positions": lambda x: torch.stack(
-        torch.meshgrid(torch.arange(x.shape[2]), torch.arange(x.shape[3]), indexing="ij")
-    ).flatten(1),
+    "positions": lambda x: torch.stack(torch.meshgrid(torch.arange(x.shape[2]), torch.arange(x.shape[3]), indexing="ij")).flatten(1),
     "reversed": lambda x: x[:, :, torch.arange(x.shape[2] - 1, -1, -1)],
     "a view as another": lambda x: (x * 2).flatten().view_as(x),
     "unflattened": lambda x: x.unflatten(2, (2, -1)),
     "half of it": lambda x: x[:, :, : x.shape[2] // 2].flatten(1),
-}
+}  # fmt: skip
 CROPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cropped": lambda x, sizes: x[:, :, : sizes[0].item(), : sizes[1].item()],
     "made": lambda x, sizes: x[:, :, :1, :1] + torch.zeros(1, 3, *sizes.tolist()),

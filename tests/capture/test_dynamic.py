@@ -125,9 +125,7 @@ PROGRAMS: dict[str, Any] = {
     "ceil": lambda x: x[: math.ceil(x.shape[0] / 2)],
     "power of a size": lambda x: x * x.shape[0] ** -0.5 + x.shape[0] ** 2 + float(2) ** (x.shape[0] / 4),
     "root of a size": lambda x: x / math.sqrt(x.shape[0]),
-    "sizes as a tensor": lambda x: (
-        torch.tensor([x.shape[0], x.shape[1]]) * torch.as_tensor(x.shape[0]) + x[:, :2].long()
-    ),
+    "sizes as a tensor": lambda x: (torch.tensor([x.shape[0], x.shape[1]]) * torch.as_tensor(x.shape[0]) + x[:, :2].long()),
     "sizes and numbers as a tensor": lambda x: torch.tensor([[x.shape[0], 2.5]], dtype=torch.float64) + x[:, :2],
     "slice from the end": lambda x: x[-5:].sum(1) * x[-5:].shape[0],
     "slice of some": lambda x: torch.zeros(x[1:5].shape[0], 4) + x[1:5],
@@ -144,7 +142,7 @@ PROGRAMS: dict[str, Any] = {
     "first of a half": lambda x: x[: x.shape[0] // 2][:1] - x[: x.shape[0] // 2],
     "first of the rest": lambda x: torch.where(x[1:][:1] > 0, x[1:], 0.0),
     "last of a half": lambda x: (x[: x.shape[0] // 2] * x[: x.shape[0] // 2][-1:]).cumsum(0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))

@@ -19,10 +19,8 @@ PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {
     "with dots": lambda x, w: torch.einsum("...nd,de,...me,md->...n", x, w, x, x[0]),
     "by numbers": lambda x, w: torch.einsum(x, [0, 1, 2], w, [2, 3], x, [0, 4, 3], [0, 1, 4]),
     "the library's own": lambda x, w: opt_einsum.contract("bnd,de,bme->bnm", x, w, x),
-    "of shapes": lambda x, w: (
-        x * len(opt_einsum.contract_path("bn,nd,d->b", x.shape[:2], x.shape[1:], (3,), shapes=True)[0])
-    ),
-}
+    "of shapes": lambda x, w: (x * len(opt_einsum.contract_path("bn,nd,d->b", x.shape[:2], x.shape[1:], (3,), shapes=True)[0])),
+}  # fmt: skip
 
 
 class Program(nn.Module):

@@ -150,12 +150,8 @@ OF_SIZES: dict[str, Formula] = {
     "roll": lambda x: x.roll(int(x.shape[2] * 0.3), 2),
     "roll back": lambda x: x.roll((-int(x.shape[2] / 3), 1), (2, 3)),
     "stft": lambda x: torch.stft(x[0, :, :, 0], 16, 5, window=HANN, return_complex=True).abs(),
-    "stft without padding": lambda x: torch.stft(
-        x[0, :, :, 0], 16, 7, window=HANN, center=False, return_complex=True
-    ).abs(),
-    "fractional pooling": lambda x: F.fractional_max_pool2d(
-        x, 2, output_ratio=(0.3, 0.6), return_indices=True, _random_samples=PLACES
-    ),
+    "stft without padding": lambda x: torch.stft(x[0, :, :, 0], 16, 7, window=HANN, center=False, return_complex=True).abs(),
+    "fractional pooling": lambda x: F.fractional_max_pool2d(x, 2, output_ratio=(0.3, 0.6), return_indices=True, _random_samples=PLACES),
     "fractional pooling to a size": lambda x: F.fractional_max_pool2d(x, 2, output_size=(5, 3), _random_samples=PLACES),
     "antialias to a part": lambda x: F.interpolate(x, (int(x.shape[2] * 0.3), 3), mode="bilinear", antialias=True),
     "antialias to a size": lambda x: F.interpolate(x, (7, 3), mode="bicubic", antialias=True),

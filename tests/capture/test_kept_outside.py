@@ -117,18 +117,9 @@ def _closure() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 FUNCTIONS = [
-    *(
-        in_a_table,
-        in_a_tuple_of_a_table,
-        by_text,
-        in_a_list,
-        in_a_queue,
-        in_a_class,
-        in_an_object,
-        in_a_table_of_a_class,
-    ),
+    *(in_a_table, in_a_tuple_of_a_table, by_text, in_a_list, in_a_queue, in_a_class, in_an_object, in_a_table_of_a_class),
     *(in_slots, in_a_global, in_another_module, _closure()),
-]
+]  # fmt: skip
 
 
 class Calls(nn.Module):

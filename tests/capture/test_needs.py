@@ -272,9 +272,7 @@ OF_DATA: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "turn by data": lambda x, n: F.pad(x, (n, 1), mode="circular"),
     "interpolate by a factor": lambda x, n: F.interpolate(x[..., :n], scale_factor=0.5),
     "interpolate lines by a factor": lambda x, n: F.interpolate(x[..., :n], scale_factor=0.3, mode="linear"),
-    "interpolate by a factor of sizes": lambda x, n: F.interpolate(
-        x[..., :n], scale_factor=0.4, recompute_scale_factor=True
-    ),
+    "interpolate by a factor of sizes": lambda x, n: F.interpolate(x[..., :n], scale_factor=0.4, recompute_scale_factor=True),
     "transposed convolution": lambda x, n: F.conv_transpose1d(x[..., :n], torch.ones(2, 3, 3)),
     "largest of windows": lambda x, n: F.adaptive_max_pool1d(x, n - 2),
     "means of windows": lambda x, n: F.adaptive_avg_pool1d(x, n - 2),
@@ -293,7 +291,7 @@ OF_DATA: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "transform back": lambda x, n: torch.fft.irfft(torch.fft.rfft(x)[..., :n]),
     "differences": lambda x, n: x[..., :n].diff(),
     "differences of what is joined": lambda x, n: x[..., :n].diff(prepend=x[..., :1], append=x[..., :n]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OF_DATA)

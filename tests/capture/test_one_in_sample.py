@@ -23,20 +23,10 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], Sequence[Any], Sequence[A
     "choice": (lambda x, y: torch.where(x > 0, x, y), [R(1, 4), R(3, 4)], [R(1, 4), R(6, 4)], [False, True]),
     "mask": (lambda x, y: x.masked_fill(y > 0, 1.0), [R(3, 4), R(1, 4)], [R(6, 4), R(1, 4)], [True, False]),
     "matrix product": (lambda x, y: x @ y, [R(3, 1), R(1, 4)], [R(5, 1), R(1, 4)], [True, False]),
-    "bias": (
-        lambda b, x: torch.addmm(b, x, torch.ones(2, 4)),
-        [R(1, 4), R(3, 2)],
-        [R(1, 4), R(7, 2)],
-        [False, True],
-    ),
+    "bias": (lambda b, x: torch.addmm(b, x, torch.ones(2, 4)), [R(1, 4), R(3, 2)], [R(1, 4), R(7, 2)], [False, True]),
     "expansion": (lambda x: x.expand(4), [R(1)], [R(1)], [False]),
     "expansion of rows": (lambda x, y: x.expand(3, 4) + y, [R(1, 4), R(3, 4)], [R(1, 4), R(3, 4)], [False, False]),
-    "written values": (
-        lambda x, i, v: x.index_put((i,), v),
-        [R(5, 6), PLACES, R(1)],
-        [R(7, 6), PLACES.repeat(2), R(1)],
-        [True, True, False],
-    ),
+    "written values": (lambda x, i, v: x.index_put((i,), v), [R(5, 6), PLACES, R(1)], [R(7, 6), PLACES.repeat(2), R(1)], [True, True, False]),
     "written places": (
         lambda x, i, j, v: x.index_put((i, j), v),
         [R(3, 2), PLACES[:1], PLACES[:1].repeat(2), R(2)],
@@ -51,7 +41,7 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], Sequence[Any], Sequence[A
     ),
     "number of the view": (lambda x: x.view(1, -1, 5, 2).flip(0), [R(10, 2, 1, 5)], [R(20, 2, 1, 5)], [True]),
     "rows of a batch": (lambda x: torch.relu(x) + x.sum(1, keepdim=True), [R(1, 4)], [R(9, 4)], [True]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

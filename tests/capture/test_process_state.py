@@ -93,27 +93,19 @@ def _environment() -> None:
 
 
 FLAGS: dict[str, tuple[Callable[[], object], Callable[[], object], Callable[[Any], object]]] = {
-    "default dtype": (
-        lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype, torch.set_default_dtype
-    ),
+    "default dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype, torch.set_default_dtype),
     "deterministic": (
         lambda: torch.use_deterministic_algorithms(True),
         torch.are_deterministic_algorithms_enabled,
         torch.use_deterministic_algorithms,
     ),
-    "attention": (
-        lambda: torch.backends.cuda.enable_math_sdp(False),
-        torch.backends.cuda.math_sdp_enabled,
-        torch.backends.cuda.enable_math_sdp,
-    ),
+    "attention": (lambda: torch.backends.cuda.enable_math_sdp(False), torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "warnings": (
         lambda: warnings.simplefilter("ignore", UnicodeWarning),
         lambda: warnings.filters[0],
         lambda _: warnings.filters.pop(0),  # type: ignore[attr-defined]
     ),
-    "environment": (
-        _environment, lambda: os.environ.get("FX2ONNX_TEST"), lambda _: os.environ.pop("FX2ONNX_TEST", None)
-    ),
+    "environment": (_environment, lambda: os.environ.get("FX2ONNX_TEST"), lambda _: os.environ.pop("FX2ONNX_TEST", None)),
 }  # fmt: skip
 """Flags of the process: how a model sets them, what they are, how they are put back."""
 

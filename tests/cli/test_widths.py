@@ -40,20 +40,14 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "lint": (("lint", "wide.onnx"), ("Conv", "float")),
     "verify": (("verify", "net.onnx", "widths_source:net"), ("runner", "onnxruntime")),
     "export": (("export", "widths_source:net", "-o", "again.onnx"), ("again.onnx",)),
-    "export-many": (
-        ("export-many", "widths_source:net", "zoo:mnist_cnn", "-o", "out", "--jobs", "1"),
-        ("zoo:mnist_cnn",),
-    ),
+    "export-many": (("export-many", "widths_source:net", "zoo:mnist_cnn", "-o", "out", "--jobs", "1"), ("zoo:mnist_cnn",)),
     "attest": (("attest", "net.onnx"), ("sha256", "net.onnx")),
     "certify": (("certify", "net.onnx", "net.onnx"), ("changed", "proved")),
     "run": (("run", "net.onnx"), ("output", "float32")),
-    "optimize": (
-        ("optimize", "other.onnx", "small.onnx", "--explain"),
-        ("small.onnx", "verified"),
-    ),
+    "optimize": (("optimize", "other.onnx", "small.onnx", "--explain"), ("small.onnx", "verified")),
     "profile": (("profile", "widths_source:net", "--repeat", "1", "--no-verify"), ("capture", "aten.conv2d.default")),
     "train": (("train", "training", "--data", "rows.npz", "--steps", "3", "--batch-size", "3"), ("loss", "->")),
-}
+}  # fmt: skip
 NO_TABLES = {
     "generate": "prints what the model says",
     "locate": "prints sentences",

@@ -109,16 +109,10 @@ def test_the_runner_runs(folder: Path) -> None:
 
 
 HARMS = {
-    "of a class": (
-        "import torch\ndel torch._C._TorchDispatchModeKey.FAKE",
-        "type object 'torch._C._TorchDispatchModeKey' has no attribute 'FAKE'",
-    ),
-    "an import": (
-        "import torch._decomp\ndel torch._decomp.core_aten_decompositions",
-        "'core_aten_decompositions'",
-    ),
+    "of a class": ("import torch\ndel torch._C._TorchDispatchModeKey.FAKE", "type object 'torch._C._TorchDispatchModeKey' has no attribute 'FAKE'"),
+    "an import": ("import torch._decomp\ndel torch._decomp.core_aten_decompositions", "'core_aten_decompositions'"),
     "of a module": ("import torch\ndel torch._ops.OpOverload", "module 'torch._ops' has no attribute 'OpOverload'"),
-}
+}  # fmt: skip
 HARMED = """
 import json, os, sys
 import torch

@@ -45,9 +45,7 @@ DECODERS: dict[str, Callable[[], Any]] = {
             layer_types=["sliding_attention", "full_attention"],
         )
     ),
-    "mamba": lambda: T.MambaForCausalLM(
-        T.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=60, state_size=4)
-    ),
+    "mamba": lambda: T.MambaForCausalLM(T.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=60, state_size=4)),
     "mamba2": lambda: T.Mamba2ForCausalLM(
         T.Mamba2Config(
             hidden_size=32, num_hidden_layers=2, vocab_size=60, state_size=4, num_heads=8, head_dim=8, n_groups=2
@@ -56,10 +54,8 @@ DECODERS: dict[str, Callable[[], Any]] = {
     "xlstm": lambda: T.xLSTMForCausalLM(
         T.xLSTMConfig(hidden_size=64, num_hidden_layers=1, num_blocks=1, num_heads=2, qk_dim_factor=1.0, vocab_size=60)
     ),
-    "lfm2": lambda: T.Lfm2ForCausalLM(
-        T.Lfm2Config(**TEXT, num_key_value_heads=2, layer_types=["conv", "full_attention"])
-    ),
-}
+    "lfm2": lambda: T.Lfm2ForCausalLM(T.Lfm2Config(**TEXT, num_key_value_heads=2, layer_types=["conv", "full_attention"])),
+}  # fmt: skip
 ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
     "t5": lambda: T.T5ForConditionalGeneration(
         T.T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=60, decoder_start_token_id=0)

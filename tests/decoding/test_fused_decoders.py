@@ -222,12 +222,9 @@ def test_what_is_refused(spec: str, asked: Any, code: str, message: str, tmp_pat
 
 
 OTHER_CACHES: list[tuple[Any, str]] = [
-    (
-        transformers.MambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, state_size=8),
-        "no decoder alone|none that onnxruntime-genai has",
-    ),
+    (transformers.MambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, state_size=8), "no decoder alone|none that onnxruntime-genai has"),
     (transformers.XLNetConfig(vocab_size=99, d_model=32, n_layer=2, n_head=2, d_inner=64), "no decoder alone"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.slow

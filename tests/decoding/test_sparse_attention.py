@@ -47,9 +47,7 @@ FIELDS: dict[str, Any] = {
 }
 MODELS: dict[str, Callable[[int], Any]] = {
     "deepseek_v32": lambda heads: T.DeepseekV32ForCausalLM(T.DeepseekV32Config(**FIELDS, index_n_heads=heads)),
-    "glm_moe_dsa": lambda heads: T.GlmMoeDsaForCausalLM(
-        T.GlmMoeDsaConfig(**FIELDS, index_n_heads=heads, indexer_types=["full", "shared"])
-    ),
+    "glm_moe_dsa": lambda heads: T.GlmMoeDsaForCausalLM(T.GlmMoeDsaConfig(**FIELDS, index_n_heads=heads, indexer_types=["full", "shared"])),
     "axk2": lambda heads: T.AXK2ForCausalLM(T.AXK2Config(**FIELDS, index_n_heads=heads)),
     "hy_v4": lambda heads: T.HYV4ForCausalLM(T.HYV4Config(**FIELDS, index_n_heads=heads)),
     "dots3_note": lambda heads: T.Dots3NoteForCausalLM(
@@ -62,7 +60,7 @@ MODELS: dict[str, Callable[[int], Any]] = {
             head_dim=16,
         )
     ),
-}
+}  # fmt: skip
 
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow) if name in ("axk2", "hy_v4", "dots3_note") else name for name in MODELS

@@ -43,14 +43,12 @@ class Data:
 
 
 KINDS: dict[str, Callable[[], Any]] = {
-    "namespace": lambda: types.SimpleNamespace(
-        h=torch.ones(3), items=[torch.ones(3)], nested={"a": (torch.ones(3), 1)}
-    ),
+    "namespace": lambda: types.SimpleNamespace(h=torch.ones(3), items=[torch.ones(3)], nested={"a": (torch.ones(3), 1)}),
     "own": Own,
     "slots": Slotted,
     "dataclass": Data,
     "distribution": lambda: torch.distributions.Normal(torch.ones(3), torch.ones(3)),
-}
+}  # fmt: skip
 
 
 class Steps(nn.Module):
@@ -167,9 +165,7 @@ CONSTANTS: dict[str, tuple[Any, Callable[[torch.Tensor, Any], torch.Tensor], str
     "closure": (_multiplies(HELD), lambda x, given: given(x), "given is a function"),
     "partial": (functools.partial(torch.mul, HELD), lambda x, given: given(x), "given is a partial"),
     "keyword": (functools.partial(torch.mul, other=HELD), lambda x, given: given(x), "given is a partial"),
-    "function in an object": (
-        types.SimpleNamespace(h=HELD, f=_multiplies(HELD)), lambda x, given: given.f(x) + given.h, "given.f is a function",
-    ),
+    "function in an object": (types.SimpleNamespace(h=HELD, f=_multiplies(HELD)), lambda x, given: given.f(x) + given.h, "given.f is a function"),
     "array beside a tensor": (
         types.SimpleNamespace(h=HELD, a=np.ones(3)), lambda x, given: x + torch.from_numpy(given.a) + given.h, "given.a is a ndarray",
     ),

@@ -97,9 +97,7 @@ def linear() -> nn.Module:
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
     "weight norm": (lambda: parametrizations.weight_norm(linear()), (2, 5), ["Gemm"]),
     "weight norm of all axes": (lambda: parametrizations.weight_norm(linear(), dim=None), (2, 5), ["Gemm"]),  # type: ignore[arg-type]
-    "weight norm, transposed": (
-        lambda: parametrizations.weight_norm(nn.ConvTranspose1d(4, 3, 3), dim=1), (2, 4, 6), ["ConvTranspose"],
-    ),
+    "weight norm, transposed": (lambda: parametrizations.weight_norm(nn.ConvTranspose1d(4, 3, 3), dim=1), (2, 4, 6), ["ConvTranspose"]),
     "spectral norm": (lambda: parametrizations.spectral_norm(linear()), (2, 5), ["Gemm"]),
     "pruned": (pruned, (2, 4, 6), ["Conv"]),
     "standardised": (lambda: Standardised(4, 3, 3), (2, 4, 6), ["Conv"]),

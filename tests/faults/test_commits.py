@@ -105,16 +105,9 @@ SCENARIOS = {
     "two files": Scenario(saving(1, True), saving(2, True), saving(3, True), single_state),
     "one file over two": Scenario(saving(1, True), saving(2, False), saving(3, True), single_state),
     "two files over one": Scenario(saving(1, False), saving(2, True), saving(3, False), single_state),
-    "a folder": Scenario(
-        exporting(1, "a.onnx", "b.onnx"),
-        exporting(2, "a.onnx", "b.onnx"),
-        exporting(3, "a.onnx", "b.onnx"),
-        folder_state,
-    ),
-    "a folder of another kind": Scenario(
-        exporting(1, "model.onnx"), exporting(2, "a.onnx", "b.onnx"), exporting(3, "model.onnx"), folder_state
-    ),
-}
+    "a folder": Scenario(exporting(1, "a.onnx", "b.onnx"), exporting(2, "a.onnx", "b.onnx"), exporting(3, "a.onnx", "b.onnx"), folder_state),
+    "a folder of another kind": Scenario(exporting(1, "model.onnx"), exporting(2, "a.onnx", "b.onnx"), exporting(3, "model.onnx"), folder_state),
+}  # fmt: skip
 
 
 @pytest.fixture(params=SCENARIOS)

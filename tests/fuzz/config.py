@@ -16,36 +16,13 @@ VIT = {"model_type": "vit", "image_size": 32, "patch_size": 16} | TEXT
 VALID: list[dict[str, Any]] = [
     BERT,
     VIT,
-    TEXT
-    | {"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "dtype": "float32"},
-    {
-        "model_type": "gpt2",
-        "n_layer": 1,
-        "n_embd": 16,
-        "n_head": 2,
-        "vocab_size": 20,
-        "bos_token_id": 1,
-        "eos_token_id": 1,
-    },
-    {
-        "model_type": "t5",
-        "num_layers": 1,
-        "num_decoder_layers": 1,
-        "d_model": 16,
-        "d_ff": 16,
-        "num_heads": 2,
-        "vocab_size": 20,
-    },
+    TEXT | {"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "dtype": "float32"},
+    {"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 20, "bos_token_id": 1, "eos_token_id": 1},
+    {"model_type": "t5", "num_layers": 1, "num_decoder_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2, "vocab_size": 20},
     {"model_type": "vision-encoder-decoder", "encoder": VIT, "decoder": BERT},
-    {
-        "model_type": "timm_wrapper",
-        "architecture": "resnet10t",
-        "num_classes": 2,
-        "label_names": ["a", "b"],
-        "model_args": {},
-    },
+    {"model_type": "timm_wrapper", "architecture": "resnet10t", "num_classes": 2, "label_names": ["a", "b"], "model_args": {}},
     {"model_type": "clip", "text_config": TEXT, "vision_config": VIT, "projection_dim": 16},
-]
+]  # fmt: skip
 KEYS = ["attn_implementation", "_attn_implementation", "experts_implementation", "auto_map", "backbone", "architecture",
         "model_args", "configuration_files", "quantization_config", "transformers_weights", "use_kernels", "kernels",
         "text_config", "vision_config", "model_type", "architectures", "dtype", "num_labels", "id2label", "rope_scaling",

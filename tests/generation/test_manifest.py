@@ -157,18 +157,14 @@ CONTRADICTIONS: list[tuple[list[str | int], Any, str]] = [
     (["graphs", 0, "cache", 1, "window"], None, "graphs[0].cache[1].window is None"),
     (["graphs", 0, "inputs", 0, "role"], "embedded", "graphs[0].inputs have input_ids, which no graph gives"),
     (["graphs", 0, "conditions", 0, "period"], 2000, "graphs[0].conditions: the period of 'past <= 1024' is 2000"),
-    (
-        ["graphs", 0, "conditions", 0, "runs"],
-        [-1, 9],
-        "graphs[0].conditions: the runs of 'past <= 1024' are no lengths",
-    ),
+    (["graphs", 0, "conditions", 0, "runs"], [-1, 9], "graphs[0].conditions: the runs of 'past <= 1024' are no lengths"),
     (["graphs", 0, "conditions", 1, "left"], "", "graphs[0].conditions: 'past >= kept' is no comparison of sizes"),
     (["graphs", 0, "conditions", 0, "name"], "", "graphs[0].conditions: 'past <= 1024' is no comparison of sizes"),
     (["media", 0, "kind"], "audio", "media[0].kind is audio, and there is no such graph"),
     (["media", 0, "grid", "input"], "size", "media[0].grid is size, which no graph takes"),
     (["baked", "grid"], [[1], [2, 3]], "baked.grid is [[1], [2, 3]], not an array of numbers"),
     (["baked", "grid"], [2**63], "baked.grid is [9223372036854775808], not"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "value", "why"), CONTRADICTIONS, ids=lambda value: str(value)[:30])

@@ -456,13 +456,7 @@ KERNELS = [
         lambda n: (_random(2, 8, n), _random(4, 1, 3), _random(8, 4), _random(4, 2), _random(5, 4)),
         ((2,), (), (), (), ()),
     ),
-    Kernel(
-        f"{TRITON}.ssd_combined:mamba_chunk_scan_combined",
-        _duality_call,
-        _duality,
-        _duality_inputs,
-        ((1,), (1,), (), (1,), (1,), (), (1,)),
-    ),
+    Kernel(f"{TRITON}.ssd_combined:mamba_chunk_scan_combined", _duality_call, _duality, _duality_inputs, ((1,), (1,), (), (1,), (1,), (), (1,))),
     Kernel(
         f"{TRITON}.selective_state_update:selective_state_update",
         _update,
@@ -530,10 +524,7 @@ KERNELS = [
             ("scatter", lambda rows: rows.sum(0), 0),
         )
     ),
-    *(
-        Kernel(f"torch_scatter.scatter:scatter_{best}", lambda f, x, i: f(x, i, 0), _extreme(best), _graph, _ROWS)
-        for best in ("min", "max")
-    ),
+    *(Kernel(f"torch_scatter.scatter:scatter_{best}", lambda f, x, i: f(x, i, 0), _extreme(best), _graph, _ROWS) for best in ("min", "max")),
     Kernel(
         "torch_scatter.scatter:scatter",
         lambda f, x, i: f(x, i, dim=0, dim_size=9, reduce="max"),
@@ -591,13 +582,7 @@ KERNELS = [
         _graph,
         _ROWS,
     ),
-    Kernel(
-        "torch_scatter.segment_coo:gather_coo",
-        lambda f, x, i: f(x, i // 2),
-        lambda x, i: torch.stack([x[j // 2] for j in i]),
-        _graph,
-        _ROWS,
-    ),
+    Kernel("torch_scatter.segment_coo:gather_coo", lambda f, x, i: f(x, i // 2), lambda x, i: torch.stack([x[j // 2] for j in i]), _graph, _ROWS),
     Kernel(
         "torch_sparse.spmm:spmm",
         lambda f, x, i, dense: f(torch.stack([i, i - 1]), x[:, 0], 7, 5, dense),
@@ -605,13 +590,7 @@ KERNELS = [
         lambda n: (*_graph(n), _random(5, 2)),
         (*_ROWS, ()),
     ),
-    Kernel(
-        "torch_cluster.knn:knn",
-        lambda f, x, y, of, other: f(x, y, 3, of, other),
-        _near,
-        _points,
-        ((0,), (), (0,), ()),
-    ),
+    Kernel("torch_cluster.knn:knn", lambda f, x, y, of, other: f(x, y, 3, of, other), _near, _points, ((0,), (), (0,), ())),
     Kernel(
         "torch_cluster.radius:radius",
         lambda f, x, y, of, other: f(x, y, 2.0, of, other, max_num_neighbors=2),
@@ -619,13 +598,7 @@ KERNELS = [
         _points,
         ((0,), (), (0,), ()),
     ),
-    Kernel(
-        "torch_cluster.knn:knn_graph",
-        lambda f, x: f(x, 2),
-        lambda x: _edges(_near(*_alone(x))),
-        lambda n: (_random(n, 3),),
-        ((0,),),
-    ),
+    Kernel("torch_cluster.knn:knn_graph", lambda f, x: f(x, 2), lambda x: _edges(_near(*_alone(x))), lambda n: (_random(n, 3),), ((0,),)),
     Kernel(
         "torch_cluster.radius:radius_graph",
         lambda f, x: f(x, 1.5),
@@ -633,7 +606,7 @@ KERNELS = [
         lambda n: (_random(n, 3),),
         ((0,),),
     ),
-]
+]  # fmt: skip
 
 
 def _of(kernel: Kernel) -> Any:

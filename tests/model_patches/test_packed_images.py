@@ -35,11 +35,7 @@ PATCHES: dict[str, Any] = {
     "spatial_merge_size": 2,
 }
 ENCODERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
-    "Qwen2-VL": (
-        modeling_qwen2_vl,
-        "Qwen2VisionTransformerPretrainedModel",
-        {"embed_dim": 32, "hidden_size": 48, "in_channels": 3, "mlp_ratio": 2},
-    ),
+    "Qwen2-VL": (modeling_qwen2_vl, "Qwen2VisionTransformerPretrainedModel", {"embed_dim": 32, "hidden_size": 48, "in_channels": 3, "mlp_ratio": 2}),
     "Qwen2.5-VL": (
         modeling_qwen2_5_vl,
         "Qwen2_5_VisionTransformerPretrainedModel",
@@ -62,12 +58,8 @@ ENCODERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
             "deepstack_visual_indexes": [0],
         },
     ),
-    "GLM-4V": (
-        modeling_glm4v,
-        "Glm4vVisionModel",
-        {"hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 40, "image_size": 32},
-    ),
-}
+    "GLM-4V": (modeling_glm4v, "Glm4vVisionModel", {"hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 40, "image_size": 32}),
+}  # fmt: skip
 
 
 def grid(*sizes: list[int]) -> Tensor:

@@ -56,9 +56,7 @@ OPERATORS: Mapping[str, Program] = {
     "repeat_interleave of all": lambda x: x.repeat_interleave(2),
     "repeat_interleave by the size": lambda x: x[:2].repeat_interleave(x.shape[0], 0),
     "repeat_interleave by a tensor": lambda x: x.repeat_interleave(torch.arange(x.shape[0]), 0),
-    "repeat_interleave with a size": lambda x: x.repeat_interleave(
-        torch.full((x.shape[0],), 2), 0, output_size=x.shape[0] * 2
-    ),
+    "repeat_interleave with a size": lambda x: x.repeat_interleave(torch.full((x.shape[0],), 2), 0, output_size=x.shape[0] * 2),
     "repeat_interleave of a sizes tensor": lambda x: x.repeat_interleave(torch.tensor([x.shape[0]]), 0),
     "repeats alone": lambda x: torch.repeat_interleave(torch.arange(x.shape[0])),
     "unbind of a static dim": lambda x: torch.stack(x.unbind(1)[::-1], 1),
@@ -199,9 +197,7 @@ OPERATORS: Mapping[str, Program] = {
     "block_diag": lambda x: torch.block_diag(x, x),
     "interpolate by scale": lambda x: F.interpolate(images(x), scale_factor=2),
     "interpolate by a half": lambda x: F.interpolate(images(x), scale_factor=1.5, mode="bilinear"),
-    "interpolate by recomputed": lambda x: F.interpolate(
-        images(x), scale_factor=1.5, mode="bilinear", recompute_scale_factor=True
-    ),
+    "interpolate by recomputed": lambda x: F.interpolate(images(x), scale_factor=1.5, mode="bilinear", recompute_scale_factor=True),
     "interpolate by size": lambda x: F.interpolate(images(x), size=(x.shape[0] * 2, x.shape[0] + 1)),
     "interpolate to a number": lambda x: F.interpolate(images(x), size=(5, 7), mode="bilinear", align_corners=True),
     "interpolate cubic": lambda x: F.interpolate(images(x), size=(x.shape[0] + 3, 5), mode="bicubic"),
@@ -211,9 +207,7 @@ OPERATORS: Mapping[str, Program] = {
     "interpolate linear": lambda x: F.interpolate(x.t()[None], size=x.shape[0] * 2, mode="linear"),
     "upsample": lambda x: torch.nn.Upsample(scale_factor=(2.0, 0.5))(torch.cat([images(x)] * 2, -1)),
     "grid_sample": lambda x: F.grid_sample(images(x), torch.linspace(-1, 1, 24).view(1, 3, 4, 2), align_corners=False),
-    "affine_grid": lambda x: F.grid_sample(
-        images(x), F.affine_grid(torch.eye(2, 3)[None] * 0.7, [1, 4, x.shape[0], 5], align_corners=True)
-    ),
+    "affine_grid": lambda x: F.grid_sample(images(x), F.affine_grid(torch.eye(2, 3)[None] * 0.7, [1, 4, x.shape[0], 5], align_corners=True)),
     "adaptive_avg_pool": lambda x: F.adaptive_avg_pool2d(images(x), (2, 3)),
     "adaptive_max_pool": lambda x: F.adaptive_max_pool2d(images(x), (3, 2)),
     "adaptive_avg_pool1d": lambda x: F.adaptive_avg_pool1d(x.t(), 4),
@@ -238,9 +232,7 @@ OPERATORS: Mapping[str, Program] = {
     "pad circular": lambda x: F.pad(x.t()[None], (1, 1), mode="circular"),
     "pad circular by the size": lambda x: F.pad(x.t()[None], (x.shape[0], 1), mode="circular"),
     "pad images": lambda x: F.pad(images(x), (1, 0, 1, 0), mode="replicate"),
-    "stft": lambda x: torch.stft(
-        torch.cat([x.flatten()] * 3), 8, 4, window=torch.hann_window(8), return_complex=True
-    ).abs(),
+    "stft": lambda x: torch.stft(torch.cat([x.flatten()] * 3), 8, 4, window=torch.hann_window(8), return_complex=True).abs(),
     "fft": lambda x: torch.fft.rfft(x.flatten()).abs(),
     "fft of a size": lambda x: torch.fft.fft(x.flatten(), n=8).abs(),
     "fftshift": lambda x: torch.fft.fftshift(x, 0),
@@ -304,14 +296,10 @@ OPERATORS: Mapping[str, Program] = {
     "conv1d padded by a size": lambda x: F.conv1d(x.t()[None], torch.ones(2, 4, 3), padding=x.shape[0] // 2 + 1),
     "conv1d by a stride of sizes": lambda x: F.conv1d(x.t()[None], torch.ones(2, 4, 1), stride=(x.shape[0] + 1) // 2),
     "conv2d": lambda x: F.conv2d(images(x), torch.ones(2, 4, 3, 2), padding=(1, 1), dilation=(1, 2)),
-    "conv2d of the batch": lambda x: F.conv2d(
-        x[None].expand(2, -1, -1)[..., None], torch.ones(x.shape[0], 1, 2, 1), groups=x.shape[0]
-    ),
+    "conv2d of the batch": lambda x: F.conv2d(x[None].expand(2, -1, -1)[..., None], torch.ones(x.shape[0], 1, 2, 1), groups=x.shape[0]),
     "conv_transpose1d": lambda x: F.conv_transpose1d(x.t()[None], torch.ones(4, 2, 3), stride=2, output_padding=1),
     "conv_transpose1d by the input": lambda x: F.conv_transpose1d(torch.ones(1, 4, 5), x.t()[:, None]),
-    "conv_transpose1d of groups": lambda x: F.conv_transpose1d(
-        x[None], torch.ones(x.shape[0], 1, 2), groups=x.shape[0]
-    ),
+    "conv_transpose1d of groups": lambda x: F.conv_transpose1d(x[None], torch.ones(x.shape[0], 1, 2), groups=x.shape[0]),
     "conv_transpose2d": lambda x: F.conv_transpose2d(images(x), torch.ones(4, 2, 2, 2), stride=2, padding=1),
     "cross correlation": lambda x: F.conv2d(F.pad(images(x), (2, 2, 2, 2)), images(x)),
     "pixel_shuffle": lambda x: F.pixel_shuffle(images(x), 2),
@@ -325,7 +313,7 @@ OPERATORS: Mapping[str, Program] = {
     "heaviside": lambda x: torch.heaviside(x, x[:1] * 0 + 0.5),
     "segment": lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([x.shape[0]])),
     "nested rows": lambda x: torch.nn.utils.rnn.pad_sequence([x, x[:1]], batch_first=True),
-}
+}  # fmt: skip
 
 SHUFFLED: Mapping[str, Program] = {
     "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),

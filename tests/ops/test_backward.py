@@ -117,10 +117,7 @@ OTHERS: dict[str, tuple[Function, Tensors]] = {
     "layer norm": (lambda x, w, b: F.layer_norm(x, (8,), w, b), (_r(2, 3, 8), _r(8), _r(8))),
     "group norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (_r(2, 4, 5, 5), _r(4), _r(4))),
     "batch norm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), (_r(4, 3, 5, 5), _r(3), _r(3))),
-    "attention": (
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-        (_r(1, 2, 5, 4), _r(1, 2, 5, 4) + 1, _r(1, 2, 5, 4) * 2),
-    ),
+    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), (_r(1, 2, 5, 4), _r(1, 2, 5, 4) + 1, _r(1, 2, 5, 4) * 2)),
     "embedding": (lambda w: F.embedding(torch.tensor([[1, 2], [2, 0]]), w, padding_idx=0), (_r(5, 3),)),
     "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([1, 2, -100])), (_r(3, 5),)),
     "scatter add": (lambda x, y: x.scatter_add(1, torch.tensor([[0, 0], [1, 2]]), y), (_r(2, 3), _r(2, 2))),
@@ -129,10 +126,7 @@ OTHERS: dict[str, tuple[Function, Tensors]] = {
     "distances of 0": (torch.cdist, (_r(3, 4), _r(3, 4) * torch.tensor([[1.0], [1.0], [2.0]]))),
     "distances of power 3": (lambda x, y: torch.cdist(x, y, p=3.0), (_r(3, 4), _r(5, 4))),
     "weight norm": (lambda v, g: torch._weight_norm(v, g, 0), (_r(3, 4), _r(3, 1))),
-    "classes that end with -1": (
-        lambda x: F.multilabel_margin_loss(x, torch.tensor([[1, 0, -1, 2, -1], [3, -1, 0, 0, 0]])),
-        (_r(2, 5),),
-    ),
+    "classes that end with -1": (lambda x: F.multilabel_margin_loss(x, torch.tensor([[1, 0, -1, 2, -1], [3, -1, 0, 0, 0]])), (_r(2, 5),)),
     "determinant": (torch.linalg.det, (_r(3, 3) + 3 * torch.eye(3),)),
     "linear equations": (torch.linalg.solve, (_r(3, 3) + 3 * torch.eye(3), _r(3, 2))),
     "linear equations of a vector": (torch.linalg.solve, (_r(3, 3) + 3 * torch.eye(3), _r(3))),
@@ -140,7 +134,7 @@ OTHERS: dict[str, tuple[Function, Tensors]] = {
     "fourier": (lambda x: torch.fft.irfft2(torch.fft.fft2(x)[:, :3]), (_r(4, 5),)),
     "a write in place": (lambda x: (x * 1).zero_() + x * x, (_r(4),)),
     "index": (lambda x: x[torch.tensor([0, 2, 2])], (_r(4, 3),)),
-}
+}  # fmt: skip
 
 
 def _samplings() -> dict[str, tuple[Function, Tensors]]:

@@ -207,10 +207,7 @@ MISFITS = [
     (aten.tanh_backward.default, *[torch.tensor([1, 2])] * 2),
     (aten.sigmoid_backward.default, *[torch.tensor([1, 2])] * 2),
     (aten.sub.Scalar, X, False),
-    *(
-        (overload, LARGE, *of)
-        for overload, *of in ((aten.sort.default, -5), (aten.softmax.int, 3), (aten.log_softmax.int, 5))
-    ),
+    *((overload, LARGE, *of) for overload, *of in ((aten.sort.default, -5), (aten.softmax.int, 3), (aten.log_softmax.int, 5))),
     (aten.select.int, LARGE, -5, 1),
     (aten.narrow.Tensor, torch.zeros(2, 1, 5), -3, torch.tensor(-5, dtype=torch.int32), 4),
     *((aten.narrow.Tensor, X, -1, start, 0) for start in (torch.tensor([1]), torch.tensor([[0]]), torch.tensor(True))),
@@ -222,87 +219,26 @@ MISFITS = [
     (aten.embedding_renorm.default, X, torch.tensor([1, 2], dtype=torch.uint8), 1.0, 2.0),
     (aten._pack_padded_sequence.default, X[..., None], torch.tensor([3, 2, 1], dtype=torch.int32), False),
     (aten._pad_packed_sequence.default, X, torch.zeros(0).long(), False, 0.0, 3),
-    (
-        aten.rnn_tanh.data,
-        X[:, 0],
-        torch.tensor([1, 1]),
-        torch.zeros(1, 1, 2),
-        [torch.ones(2, 2)] * 2,
-        False,
-        1,
-        0.0,
-        False,
-        False,
-    ),
-    (
-        aten.rnn_relu.data,
-        X,
-        torch.tensor([4]),
-        torch.zeros(2, 4, 3),
-        [torch.ones(3, 3)] * 4,
-        False,
-        1,
-        0.0,
-        False,
-        False,
-    ),
-    (
-        aten.rnn_tanh.data,
-        X,
-        torch.tensor([2, 2]),
-        torch.zeros(1, 2, 3),
-        [torch.ones(3, 3)] * 2,
-        False,
-        1,
-        2.0,
-        True,
-        False,
-    ),
-    (
-        aten.lstm.input,
-        LARGE,
-        [torch.zeros(1, 30, 1)] * 2,
-        [torch.ones(4, 20), torch.ones(4, 1)],
-        False,
-        1,
-        1.5,
-        False,
-        False,
-        False,
-    ),
+    (aten.rnn_tanh.data, X[:, 0], torch.tensor([1, 1]), torch.zeros(1, 1, 2), [torch.ones(2, 2)] * 2, False, 1, 0.0, False, False),
+    (aten.rnn_relu.data, X, torch.tensor([4]), torch.zeros(2, 4, 3), [torch.ones(3, 3)] * 4, False, 1, 0.0, False, False),
+    (aten.rnn_tanh.data, X, torch.tensor([2, 2]), torch.zeros(1, 2, 3), [torch.ones(3, 3)] * 2, False, 1, 2.0, True, False),
+    (aten.lstm.input, LARGE, [torch.zeros(1, 30, 1)] * 2, [torch.ones(4, 20), torch.ones(4, 1)], False, 1, 1.5, False, False, False),
     *(
         (aten.scaled_dot_product_attention.default, *[torch.zeros(sizes)] * 3, None, share)
         for sizes in ([2, 3, 4], [1, 4, 80, 80])
         for share in (2.0, -0.1, float("inf"), float("nan"))
     ),
-    *(
-        (aten.embedding.default, torch.zeros(0, 3, dtype=dtype), torch.tensor([0, 1]))
-        for dtype in (torch.float32, torch.float16)
-    ),
+    *((aten.embedding.default, torch.zeros(0, 3, dtype=dtype), torch.tensor([0, 1])) for dtype in (torch.float32, torch.float16)),
     (aten.avg_pool3d.default, torch.zeros(2, 1, 7, 3, 2), [3], [], [1]),
     (aten._grouped_mm.default, *[torch.ones(4, 3, 4, dtype=torch.int64)] * 2),
     (aten._grouped_mm.default, torch.zeros(4, 4), torch.zeros(2, 4, 4), torch.tensor([2, 4])),
     (aten._grouped_mm.default, torch.zeros(4, 4), torch.zeros(2, 4, 4)),
     (aten._pack_padded_sequence.default, torch.zeros(3, 1, 3), torch.tensor([1]), True),
     (aten._pack_padded_sequence.default, torch.zeros(2, 3, 3), torch.tensor([2, 1]), False),
-    *(
-        (aten.cdist.default, torch.zeros(2, 3, dtype=dtype), torch.zeros(4, 3), 2.0)
-        for dtype in (torch.float16, torch.bfloat16)
-    ),
+    *((aten.cdist.default, torch.zeros(2, 3, dtype=dtype), torch.zeros(4, 3), 2.0) for dtype in (torch.float16, torch.bfloat16)),
     (aten._pad_packed_sequence.default, X, torch.tensor([2, 2]), False, 0.0, 1),
-    (
-        aten.gru.data,
-        X,
-        torch.tensor([4]),
-        torch.zeros(1, 4, 1),
-        [torch.ones(3, 3), torch.ones(6, 1)],
-        False,
-        1,
-        0.0,
-        False,
-        False,
-    ),
-]
+    (aten.gru.data, X, torch.tensor([4]), torch.zeros(1, 4, 1), [torch.ones(3, 3), torch.ones(6, 1)], False, 1, 0.0, False, False),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("misfit", MISFITS, ids=lambda misfit: str(misfit[0]))

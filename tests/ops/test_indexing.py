@@ -120,20 +120,12 @@ def test_dtypes(dtype):
 
 
 DYNAMIC = [
-    (
-        aten.index.Tensor,
-        (R(6, 7, 8), [None, T([0, 2, 1]), T([1, -1, 0])]),
-        [(R(2, 5, 4), [None, T([0, 2, 1]), T([1, -1, 0])])],
-    ),
-    (
-        aten.index.Tensor,
-        (R(6, 7, 8), [T([0, 1, 1]), None, T([1, -1, 0])]),
-        [(R(2, 5, 4), [T([0, 1, 1]), None, T([1, -1, 0])])],
-    ),
+    (aten.index.Tensor, (R(6, 7, 8), [None, T([0, 2, 1]), T([1, -1, 0])]), [(R(2, 5, 4), [None, T([0, 2, 1]), T([1, -1, 0])])]),
+    (aten.index.Tensor, (R(6, 7, 8), [T([0, 1, 1]), None, T([1, -1, 0])]), [(R(2, 5, 4), [T([0, 1, 1]), None, T([1, -1, 0])])]),
     (aten.slice_scatter.default, (R(6, 7, 8), R(6, 1, 8), 1, -1), [(R(2, 5, 4), R(2, 1, 4), 1, -1)]),
     (aten.select_scatter.default, (R(6, 7, 8), R(6, 8), 1, -2), [(R(2, 5, 4), R(2, 4), 1, -2)]),
     (aten.index_select.default, (R(6, 7, 8), 1, T([0, 1])), [(R(2, 5, 4), 1, T([0, 1]))]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("overload", "args", "others"), DYNAMIC, ids=lambda item: str(item)[:24])

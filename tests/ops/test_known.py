@@ -34,16 +34,13 @@ WRONG = [
     case(aten.linspace.Scalar_Tensor, 1.0, T(-5.0), 7),
     case(aten.scaled_dot_product_attention.default, Q, K, V, torch.rand(4, 5) > 0.4),
     case(aten.scaled_dot_product_attention.default, Q, K, V, torch.zeros(4, 5, dtype=torch.bool)),
-    *(
-        case(aten.scatter_reduce.two, X, 0, torch.randint(0, 4, (4, 6)), R(4, 6), "mean", include_self=own)
-        for own in (True, False)
-    ),
+    *(case(aten.scatter_reduce.two, X, 0, torch.randint(0, 4, (4, 6)), R(4, 6), "mean", include_self=own) for own in (True, False)),
     *(
         case(aten._upsample_bilinear2d_aa.vec, R(1, 2, 9, 11), size, align, scales, tolerance=SMOOTH)
         for align, (size, scales) in itertools.product((False, True), (([5, 6], None), (None, [0.7, 1.3])))
     ),
     case(aten.special_log_ndtr.default, T([-100.0, -20.0, -5.0, -1.0, 0.0, 1.0, 5.0, 20.0])),
-]
+]  # fmt: skip
 LEFT_OUT = [
     *(case(aten.cdist.default, X, Y, p) for p in (0.0, 1.0, 2.0, 3.5, float("inf"))),
     *(case(aten.pdist.default, X, p) for p in (1.0, 2.0, float("inf"))),
@@ -59,10 +56,7 @@ LEFT_OUT = [
     *(case(aten.index_reduce.default, X, 0, T([0, 2, 2]), Y, reduce) for reduce in ("amax", "amin")),
     *(case(aten.index_reduce.default, X, 0, T([0, 2, 2]), Y, reduce) for reduce in ("mean", "prod")),
     case(aten.put.default, X, T([[1, 2], [-1, 5]]), R(2, 2)),
-    *(
-        case(overload, X, R(4, 6))
-        for overload in (aten.copysign.Tensor, aten.fmax.default, aten.fmin.default, aten.hypot.default)
-    ),
+    *(case(overload, X, R(4, 6)) for overload in (aten.copysign.Tensor, aten.fmax.default, aten.fmin.default, aten.hypot.default)),
     case(aten.gcd.default, INTS, INTS.flip(0)),
     case(aten.lcm.default, INTS, INTS.flip(0)),
     case(aten.cov.default, X),
@@ -80,10 +74,7 @@ LEFT_OUT = [
     case(aten.where.self, BOOLS, BOOLS, ~BOOLS),
     case(aten.sort.default, BOOLS, 1),
     case(aten._unique2.default, BOOLS),
-    *(
-        case(overload, POSITIVE)
-        for overload in (aten.lgamma.default, aten.digamma.default, aten.special_bessel_j0.default, aten.i0.default)
-    ),
+    *(case(overload, POSITIVE) for overload in (aten.lgamma.default, aten.digamma.default, aten.special_bessel_j0.default, aten.i0.default)),
     case(aten.polygamma.default, 3, POSITIVE),
     case(aten.erfinv.default, T([-0.99, -0.3, 0.0, 0.5, 0.999])),
     case(aten.special_ndtri.default, T([0.001, 0.3, 0.5, 0.9])),
@@ -97,7 +88,7 @@ LEFT_OUT = [
     case(aten.linalg_lu.default, SOLID),
     case(aten.linalg_qr.default, SOLID),
     case(aten.linalg_solve_triangular.default, SOLID.triu(), R(2, 4, 3), upper=True),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", WRONG, ids=str)

@@ -118,13 +118,7 @@ CASES = [
     case(aten.quantile.scalar, torch.tensor([[-INF, 0.0, INF, 2.5], [1.0, 2.0, INF, -INF]]), 0.3, 1),
     case(aten.quantile.scalar, torch.tensor([[-INF, 0.0, INF, 2.5], [1.0, 2.0, INF, -INF]]), 0.1, 1),
     case(aten.quantile.scalar, torch.tensor([[-INF, -INF, 1.0, 2.0], [1.0, INF, INF, -INF]]), 0.1, 1),
-    case(
-        aten.quantile.scalar,
-        torch.tensor([[-INF, -INF, 1.0, 2.0], [1.0, 2.0, INF, INF]]),
-        0.9,
-        1,
-        interpolation="midpoint",
-    ),
+    case(aten.quantile.scalar, torch.tensor([[-INF, -INF, 1.0, 2.0], [1.0, 2.0, INF, INF]]), 0.9, 1, interpolation="midpoint"),
     case(aten.nanquantile.scalar, torch.tensor([[-INF, -INF, 1.0, math.nan], [math.nan, 2.0, INF, INF]]), 1.0, 1),
     case(aten.sum.dim_IntList, torch.zeros(3, 0), [1]),
     case(aten.var.correction, torch.zeros(3, 0), [1]),
@@ -135,7 +129,7 @@ CASES = [
     case(aten.fft_rfft.default, torch.randn(2, 8)),
     case(aten.fft_irfft.default, torch.randn(2, 5, dtype=torch.complex64), 7),
     *(case(aten.to.dtype, MIXED, dtype) for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", CASES, ids=str)

@@ -363,10 +363,7 @@ REFUSED = [
     (Call(aten.rnn_tanh.data, R(1, 2, 2), [R(2, 3), R(2, 2)], False, 1, 0.0, False, False), (R(2, 3), T([2, 1, 1]))),
     (Call(aten.rnn_tanh_cell.default), (torch.ones(2, 2).long(),) * 4),
     (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (R(1, 3, 3, 2), R(1, 2, 5, 2), R(1, 2, 5, 2))),
-    (
-        Call(aten.lstm.data, (R(1, 3, 1), R(1, 3, 1)), [R(4, 2), R(4, 1)], False, 1, 0.0, False, False),
-        (R(3, 1), T([3])),
-    ),
+    (Call(aten.lstm.data, (R(1, 3, 1), R(1, 3, 1)), [R(4, 2), R(4, 1)], False, 1, 0.0, False, False), (R(3, 1), T([3]))),
     (Call(aten.lstm.data, (R(1, 3, 1), R(1, 3, 1)), [R(4), R(4)], False, 1, 0.0, False, False), (R(3, 1), T([3]))),
 ]  # fmt: skip
 

@@ -138,10 +138,8 @@ READERS: dict[str, Callable[[Emit, ir.Value], ir.Value]] = {
     "Equal after Concat": lambda op, x: op.Equal(op.Concat(x, x, axis=0), 0.0),
     "ArgMax after Transpose": lambda op, x: op.ArgMax(op.Transpose(op.Flatten(x)), axis=0),
     "TopK": lambda op, x: op.TopK(x, [1], outputs=2)[0],
-    "QuantizeLinear after Relu": lambda op, x: op.QuantizeLinear(
-        op.Relu(x), np.array(0.1, np.float32), np.array(0, np.uint8)
-    ),
-}
+    "QuantizeLinear after Relu": lambda op, x: op.QuantizeLinear(op.Relu(x), np.array(0.1, np.float32), np.array(0, np.uint8)),
+}  # fmt: skip
 
 
 def read_by(proto: onnx.ModelProto, reader: str) -> ir.Model:

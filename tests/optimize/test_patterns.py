@@ -26,18 +26,13 @@ GELUS: dict[str, Callable[[Emit, ir.Value], ir.Value]] = {
     "erf of a quotient": lambda op, x: op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Div(x, math.sqrt(2))), 1.0)),
     "erf of a product": lambda op, x: op.Mul(op.Mul(op.Add(op.Erf(op.Mul(x, math.sqrt(0.5))), 1.0), x), 0.5),
     "half last": lambda op, x: op.Div(op.Mul(x, op.Add(op.const(1.0), op.Erf(op.Mul(x, math.sqrt(0.5))))), 2.0),
-    "tanh, cube": lambda op, x: op.Mul(
-        op.Mul(x, 0.5), op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), 0.044715)), ROOT)), 1.0)
-    ),
-    "tanh, products": lambda op, x: op.Mul(
-        op.Mul(x, 0.5),
-        op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), ROOT)), 1.0),
-    ),
+    "tanh, cube": lambda op, x: op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), 0.044715)), ROOT)), 1.0)),
+    "tanh, products": lambda op, x: op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), ROOT)), 1.0)),
     "tanh, x taken out": lambda op, x: op.Mul(
         op.Mul(x, 0.5),
         op.Add(op.Tanh(op.Mul(op.Mul(x, ROOT), op.Add(op.Mul(op.Mul(x, x), 0.044715), 1.0))), 1.0),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", GELUS)

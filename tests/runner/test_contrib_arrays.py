@@ -62,19 +62,12 @@ CASES = [
     Case("Inverse", {"x": SQUARE}),
     Case("Inverse", {"x": SQUARE.astype(F64)}, tolerance=1e-9),
     Case("SampleOp", {"x": draw(2, 3)}),
-    *[
-        Case("CDist", {"a": draw(4, 3), "b": draw(5, 3, seed=2)}, attrs={"metric": m})
-        for m in ("sqeuclidean", "euclidean")
-    ],
+    *[Case("CDist", {"a": draw(4, 3), "b": draw(5, 3, seed=2)}, attrs={"metric": m}) for m in ("sqeuclidean", "euclidean")],
     Case("UnfoldTensor", {"x": draw(2, 7, 3)}, attrs={"dim": 1, "size": 3, "step": 2}),
     Case("UnfoldTensor", {"x": ids(4, 5)}, attrs={"size": 2}),
     Case("Unique", {"x": np.array([2, 1, 1, 3, 4, 3], F32)}, "y i c"),
     *[Case("NGramRepeatBlock", {"i": ids(3, 12, most=3), "s": draw(3, 5)}, attrs={"ngram_size": n}) for n in (1, 2, 3)],
-    Case(
-        "BifurcationDetector",
-        {"s": np.array([1, 2, 3, 4, 5]), "c": np.array([9]), "p": number(0, I64), "q": np.array([1, 2, 3, 9, 9, 9])},
-        "t m",
-    ),
+    Case("BifurcationDetector", {"s": np.array([1, 2, 3, 4, 5]), "c": np.array([9]), "p": number(0, I64), "q": np.array([1, 2, 3, 9, 9, 9])}, "t m"),
     Case("BifurcationDetector", {"s": np.array([1, 2, 3, 2, 3]), "c": np.array([1, 2, 3]), "p": number(0, I64)}, "t m"),
     Case("DynamicTimeWarping", {"x": PATH}),
     Case("DynamicTimeWarping", {"x": np.ones((1, 3, 3), F32)}),
@@ -86,21 +79,13 @@ CASES = [
         )
         for mode, size in (("bilinear", [4, 5]), ("nearest", [3, 3]), ("bilinear", [1, 2]))
     ],
-    Case(
-        "MaxpoolWithMask",
-        {"x": draw(1, 2, 6, 6), "m": ids(1, 1, 6, 6, most=2, dtype=I32)},
-        attrs={"kernel_shape": [2, 2], "strides": [2, 2]},
-    ),
+    Case("MaxpoolWithMask", {"x": draw(1, 2, 6, 6), "m": ids(1, 1, 6, 6, most=2, dtype=I32)}, attrs={"kernel_shape": [2, 2], "strides": [2, 2]}),
     Case(
         "ConvTransposeWithDynamicPads",
         {"x": draw(1, 2, 4, 4), "w": draw(2, 3, 3, 3), "p": np.array([1, 0, 1, 1], I64), "b": draw(3)},
         attrs={"strides": [2, 2]},
     ),
-    *[
-        Case("MurmurHash3", {"x": x}, attrs={"positive": p, "seed": 7})
-        for x in (ids(3, 4), ids(5, dtype=I32))
-        for p in (0, 1)
-    ],
+    *[Case("MurmurHash3", {"x": x}, attrs={"positive": p, "seed": 7}) for x in (ids(3, 4), ids(5, dtype=I32)) for p in (0, 1)],
     Case("MurmurHash3", {"x": draw(3)}),
     Case("MurmurHash3", {"x": draw(3, dtype=F64)}),
     Case("MurmurHash3", {"x": TEXT}),
@@ -113,7 +98,7 @@ CASES = [
     Case("Crop", {"x": draw(1, 2, 6, 7)}, attrs={"border": [1, 2, 0, 0], "scale": [3, 2]}, domain=""),
     Case("DynamicSlice", {"x": draw(4, 5), "s": np.array([1, 0]), "e": np.array([3, 4])}, domain=""),
     Case("DynamicSlice", {"x": draw(4, 5), "s": np.array([1]), "e": np.array([-1]), "a": np.array([1])}, domain=""),
-]
+]  # fmt: skip
 
 GATES = [
     Case("BranchwiseRMSNorm", {"x": draw(2, 3, 8), "s": draw(8)}),
@@ -129,10 +114,7 @@ GATES = [
     Case("ScaledSiLU", {"x": draw(3, 5), "s": number(1.3)}),
     *[Case("HyperConnectionPreMix", {"x": draw(2, 3, 8), "m": m}, attrs={"reduction_scale": 0.5}) for m in (draw(2, 3), draw(2, 3, 1), draw(2, 3, 8))],
     Case("HyperConnectionPreMix", {"x": draw(2, 24), "m": draw(2, 24)}, attrs={"num_branches": 3}),
-    *[
-        Case("HyperConnectionPostMix", {"x": draw(2, 3, 8), "b": draw(2, 8), "p": draw(2, 3), "m": m})
-        for m in (None, draw(2, 3, 3))
-    ],
+    *[Case("HyperConnectionPostMix", {"x": draw(2, 3, 8), "b": draw(2, 8), "p": draw(2, 3), "m": m}) for m in (None, draw(2, 3, 3))],
     Case("LinearAttentionGate", {"a": draw(2, 3, 4), "d": draw(4), "s": -np.abs(draw(4)), "b": draw(2, 3, 4)}, "decay beta"),
     Case("LinearAttentionGate", {"a": draw(2, 3, 4), "d": draw(4), "s": draw(4)}, "decay"),
     Case(

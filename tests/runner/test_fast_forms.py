@@ -66,18 +66,14 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "groups, one tap": ((2, 8, 5, 5), (12, 2, 1, 1), {"group": 4}),
     "depthwise row": ((2, 5, 50), (5, 1, 7), {"group": 5, "pads": [3, 3]}),
     "depthwise row, stride beyond the kernel": ((1, 5, 300), (5, 1, 2), {"group": 5, "strides": [3]}),
-    "depthwise row, stride and dilation": (
-        (1, 3, 301),
-        (3, 1, 4),
-        {"group": 3, "strides": [2], "dilations": [3], "pads": [5, 2]},
-    ),
+    "depthwise row, stride and dilation": ((1, 3, 301), (3, 1, 4), {"group": 3, "strides": [2], "dilations": [3], "pads": [5, 2]}),
     "depthwise, large": ((1, 3, 50, 52), (3, 1, 3, 3), {"group": 3, "pads": [1, 0, 1, 2]}),
     "depthwise, small": ((1, 6, 8, 8), (6, 1, 3, 3), {"group": 6, "strides": [2, 2], "pads": [1] * 4}),
     "depthwise volume": ((1, 2, 9, 8, 7), (2, 1, 2, 1, 2), {"group": 2, "strides": [1, 2, 1]}),
     "volume": ((2, 2, 5, 6, 7), (3, 2, 3, 2, 1), {"pads": [1, 0, 0, 1, 1, 0]}),
     "same, odd": ((1, 2, 10, 11), (3, 2, 2, 2), {"auto_pad": "SAME_UPPER", "strides": [2, 3]}),
     "no sample": ((0, 2, 8), (3, 2, 3), {}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("weights", ["constant", "computed"])
@@ -303,13 +299,8 @@ RECURRENCES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "bidirectional, wide": (3, 2, 70, {"direction": "bidirectional"}),
     "one step": (1, 1, 4, {"direction": "bidirectional"}),
     "clip": (4, 2, 3, {"clip": 0.3}),
-    "other activations": (
-        4,
-        2,
-        3,
-        {"activations": {"LSTM": ["Relu", "Tanh", "Sigmoid"], "GRU": ["Tanh", "Relu"], "RNN": ["Relu"]}},
-    ),
-}
+    "other activations": (4, 2, 3, {"activations": {"LSTM": ["Relu", "Tanh", "Sigmoid"], "GRU": ["Tanh", "Relu"], "RNN": ["Relu"]}}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("ragged", [False, True])

@@ -55,9 +55,7 @@ ADD_UP: dict[str, tuple[list[Any], tuple[str, ...]]] = {
     ),
     "one_output_many_times": ([node("ConstantOfShape", ["large"], ["y"])], ("y",) * 500),
     "a_sequence_of_one_value": ([FILL, node("SequenceConstruct", ["a"] * 500, ["y"])], ("y",)),
-    "a_sequence_that_grows": (
-        [FILL, node("SequenceEmpty", [], ["q0"]), node("Loop", ["count", "", "q0"], ["y"], body=INSERT)], ("y",),
-    ),
+    "a_sequence_that_grows": ([FILL, node("SequenceEmpty", [], ["q0"]), node("Loop", ["count", "", "q0"], ["y"], body=INSERT)], ("y",)),
     "what_a_scan_collects": ([FILL, node("Scan", ["rows"], ["y"], body=WITHOUT_ELEMENTS, num_scan_inputs=1)], ("y",)),
     "what_a_map_over_a_sequence_collects": (
         [FILL, node("SplitToSequence", ["rows"], ["q"]), node("SequenceMap", ["q"], ["y"], body=WITHOUT_ELEMENTS)], ("y",),
@@ -104,24 +102,16 @@ def test_what_is_dead_does_not_count() -> None:
 
 
 REFUSED: dict[str, tuple[Any, dict[str, np.ndarray], str]] = {
-    "an_axis_cut_twice": (
-        node("Slice", ["x", "s", "e", "a"], ["y"]), {"x": f32(5, 5), "s": i64(0, 1), "e": i64(3, 2), "a": i64(0, -2)}, "twice",
-    ),
+    "an_axis_cut_twice": (node("Slice", ["x", "s", "e", "a"], ["y"]), {"x": f32(5, 5), "s": i64(0, 1), "e": i64(3, 2), "a": i64(0, -2)}, "twice"),
     "more_cut_than_there_is": (node("Pad", ["x", "p"], ["y"]), {"x": f32(3), "p": i64(-5, 0)}, "negative dim -2"),
     "a_crop_to_less_than_nothing": (node("CenterCropPad", ["x", "p"], ["y"]), {"x": f32(3), "p": i64(-1)}, "negative dim"),
     "unpooling_before_the_start": (
         node("MaxUnpool", ["x", "i"], ["y"], kernel_shape=[2]), {"x": f32(1, 1, 2), "i": i64(-1, 1).reshape(1, 1, 2)}, "negative",
     ),
-    "a_region_of_no_sample": (
-        node("RoiAlign", ["x", "r", "i"], ["y"]), {"x": f32(1, 1, 4, 4), "r": f32(1, 4), "i": i64(-1)}, "negative",
-    ),
-    "a_scale_for_fewer_channels": (
-        node("InstanceNormalization", ["x", "s", "s"], ["y"]), {"x": f32(1, 3, 2), "s": f32(1)}, "do not fit",
-    ),
+    "a_region_of_no_sample": (node("RoiAlign", ["x", "r", "i"], ["y"]), {"x": f32(1, 1, 4, 4), "r": f32(1, 4), "i": i64(-1)}, "negative"),
+    "a_scale_for_fewer_channels": (node("InstanceNormalization", ["x", "s", "s"], ["y"]), {"x": f32(1, 3, 2), "s": f32(1)}, "do not fit"),
     "a_norm_of_no_kind": (node("LpNormalization", ["x"], ["y"], p=-1), {"x": f32(3)}, "not 1 or 2"),
-    "scores_of_fewer_batches": (
-        node("NonMaxSuppression", ["b", "s"], ["y"]), {"b": f32(2, 3, 4), "s": f32(1, 1, 3)}, "do not fit",
-    ),
+    "scores_of_fewer_batches": (node("NonMaxSuppression", ["b", "s"], ["y"]), {"b": f32(2, 3, 4), "s": f32(1, 1, 3)}, "do not fit"),
     "offsets_for_another_output": (
         node("DeformConv", ["x", "w", "o"], ["y"]), {"x": f32(1, 1, 4, 4), "w": f32(1, 1, 2, 2), "o": f32(1, 8, 3, 2)}, "do not fit",
     ),
@@ -130,12 +120,8 @@ REFUSED: dict[str, tuple[Any, dict[str, np.ndarray], str]] = {
         {"x": f32(1, 1, 2, 4), "c": f32(5, 2), "s": f32(4, 2), "p": i64(0, 1).reshape(1, 2)},
         "differ in shape",
     ),
-    "time_along_another_axis": (
-        node("ReverseSequence", ["x", "n"], ["y"], time_axis=-2), {"x": f32(3, 2), "n": i64(1, 1)}, "not 0 and 1",
-    ),
-    "a_split_said_twice": (
-        node("Split", ["x", "s"], ["y", "z"], num_outputs=2), {"x": f32(4), "s": i64(1, 3)}, "both given",
-    ),
+    "time_along_another_axis": (node("ReverseSequence", ["x", "n"], ["y"], time_axis=-2), {"x": f32(3, 2), "n": i64(1, 1)}, "not 0 and 1"),
+    "a_split_said_twice": (node("Split", ["x", "s"], ["y", "z"], num_outputs=2), {"x": f32(4), "s": i64(1, 3)}, "both given"),
     "statistics_of_no_training": (
         node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y", "m", "v"]), {"x": f32(1, 2, 3), "s": f32(2)}, "without training_mode",
     ),

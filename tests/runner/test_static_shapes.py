@@ -82,9 +82,7 @@ MAY_FIT: dict[str, tuple[list[Any], dict[str, list[Any]], dict[str, Any], dict[s
     "two_names": ([node("Add", ["x", "z"], ["y"])], {"x": ["n"], "z": ["m"]}, {}, {"x": f32(4), "z": f32(4)}),
     "broadcast": ([node("Add", ["x", "w"], ["y"])], {"x": ["n", "k"]}, {"w": f32(7, 5)}, {"x": f32(7, 1)}),
     "two_different": ([node("MatMul", ["x", "w"], ["y"])], {"x": ["n", 2, "k"]}, {"w": f32(3, 5, 2)}, {"x": f32(3, 2, 5)}),
-    "groups": (
-        [node("Conv", ["x", "w"], ["y"], group=2)], {"x": [1, "c", 8, 8]}, {"w": f32(4, 3, 3, 3)}, {"x": f32(1, 6, 8, 8)},
-    ),
+    "groups": ([node("Conv", ["x", "w"], ["y"], group=2)], {"x": [1, "c", 8, 8]}, {"w": f32(4, 3, 3, 3)}, {"x": f32(1, 6, 8, 8)}),
     "large_enough": ([node("Conv", ["x", "w"], ["y"])], {"x": [1, 1, "n"]}, {"w": f32(1, 1, 500)}, {"x": f32(1, 1, 600)}),
     "computed_shape": (
         [*SHAPE_OF_X, node("Concat", ["n", "rest"], ["t"], axis=0), node("Reshape", ["x", "t"], ["y"])],
@@ -134,10 +132,7 @@ LONG = [*SHAPE_OF_X, node("Greater", ["n", "ten"], ["long"])]
 
 NEVER_FIT_IN_BODIES: dict[str, tuple[list[Any], dict[str, list[Any]]]] = {
     "branch_taken": ([node("If", ["yes"], ["y"], then_branch=MISFIT, else_branch=FIT)], {"x": ["n", 4]}),
-    "after_a_branch": (
-        [node("If", ["yes"], ["t"], then_branch=FIT, else_branch=MISFIT), node("MatMul", ["t", "w"], ["y"])],
-        {"x": ["n", 4]},
-    ),
+    "after_a_branch": ([node("If", ["yes"], ["t"], then_branch=FIT, else_branch=MISFIT), node("MatMul", ["t", "w"], ["y"])], {"x": ["n", 4]}),
     "after_either_branch": (
         [
             node("Cast", ["flag"], ["c"], to=TensorProto.BOOL),
@@ -166,12 +161,8 @@ NEVER_FIT_IN_BODIES: dict[str, tuple[list[Any], dict[str, list[Any]]]] = {
 }  # fmt: skip
 
 MAY_FIT_IN_BODIES: dict[str, tuple[list[Any], dict[str, list[Any]], dict[str, Any]]] = {
-    "branch_not_taken": (
-        [node("If", ["no"], ["y"], then_branch=MISFIT, else_branch=FIT)], {"x": ["n", 4]}, {"x": f32(3, 4)},
-    ),
-    "branch_by_size": (
-        [*LONG, node("If", ["long"], ["y"], then_branch=MISFIT, else_branch=FIT)], {"x": ["n", 4]}, {"x": f32(3, 4)},
-    ),
+    "branch_not_taken": ([node("If", ["no"], ["y"], then_branch=MISFIT, else_branch=FIT)], {"x": ["n", 4]}, {"x": f32(3, 4)}),
+    "branch_by_size": ([*LONG, node("If", ["long"], ["y"], then_branch=MISFIT, else_branch=FIT)], {"x": ["n", 4]}, {"x": f32(3, 4)}),
     "after_a_branch_by_size": (
         [
             *LONG,
@@ -183,9 +174,7 @@ MAY_FIT_IN_BODIES: dict[str, tuple[list[Any], dict[str, list[Any]], dict[str, An
     ),
     "loop_of_no_trips": ([looped("zero_trips", "", STEP_MISFITS)], {"x": ["n", 4]}, {"x": f32(3, 4)}),
     "loop_never_started": ([looped("three", "no", STEP_MISFITS)], {"x": ["n", 4]}, {"x": f32(3, 4)}),
-    "loop_by_size": (
-        [*SHAPE_OF_X, looped("n", "", STEP_MISFITS)], {"x": ["n", 4]}, {"x": f32(0, 4)},
-    ),
+    "loop_by_size": ([*SHAPE_OF_X, looped("n", "", STEP_MISFITS)], {"x": ["n", 4]}, {"x": f32(0, 4)}),
     "growing_state_of_known_size": (
         [
             looped("three", "", [node("Concat", ["x_in", "x_in"], ["x_out"], axis=0)]),
@@ -230,9 +219,7 @@ MAY_FIT_IN_BODIES: dict[str, tuple[list[Any], dict[str, list[Any]], dict[str, An
     ),
     "scan_of_no_rows": ([scanned(ROWS_MISFIT, rows="r")], {"x": [4], "r": [0, 4]}, {"x": f32(4), "r": f32(0, 4)}),
     "scan_by_size": ([scanned(ROWS_MISFIT, rows="r")], {"x": [4], "r": ["n", 4]}, {"x": f32(4), "r": f32(0, 4)}),
-    "cut": (
-        [node("Slice", ["x", "zero", "fifty"], ["t"]), node("Add", ["t", "w44"], ["y"])], {"x": ["n", 4]}, {"x": f32(4, 4)},
-    ),
+    "cut": ([node("Slice", ["x", "zero", "fifty"], ["t"]), node("Add", ["t", "w44"], ["y"])], {"x": ["n", 4]}, {"x": f32(4, 4)}),
     "two_cuts": (
         [
             node("Slice", ["x", "zero", "fifty"], ["t"]),

@@ -319,11 +319,8 @@ BROKEN: list[tuple[str, Callable[[dict[str, torch.Tensor], dict[str, Any]], obje
     ("checkpoint_format 'bitblas'", lambda _, said: said.update(checkpoint_format="bitblas")),
     ("no tensor", lambda _, said: said.update(checkpoint_format="marlin")),
     ("KeyError", lambda state, _: [state.pop(name) for name in list(state) if name.endswith("scales")]),
-    (
-        "groups of different sizes",
-        lambda state, _: [state.update({n: v[:1]}) for n, v in state.items() if n.endswith("scales")],
-    ),
-]
+    ("groups of different sizes", lambda state, _: [state.update({n: v[:1]}) for n, v in state.items() if n.endswith("scales")]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "spoil"), BROKEN, ids=range(len(BROKEN)))

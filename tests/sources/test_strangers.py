@@ -49,17 +49,13 @@ KEYS: list[tuple[dict[str, Any], str, bool]] = [
     (BERT | {"kernel_config": {"a": KERNEL}}, "kernel_config", False),
     (DETR | {"backbone": "owner/name"}, "backbone", True),
     (DETR | {"backbone": "hf-hub:owner/name", "use_timm_backbone": True, "backbone_config": None}, "backbone", True),
-    (
-        DETR | {"backbone_config": {"model_type": "timm_backbone", "backbone": "hf-hub:o/n"}},
-        "backbone_config.backbone",
-        True,
-    ),
+    (DETR | {"backbone_config": {"model_type": "timm_backbone", "backbone": "hf-hub:o/n"}}, "backbone_config.backbone", True),
     (TIMM | {"architecture": "hf-hub:owner/name"}, "architecture", True),
     (TIMM | {"architecture": "local-dir:/etc"}, "architecture", True),
     (TIMM | {"model_args": {"checkpoint_path": "weights.pth"}}, "model_args", True),
     (BERT | {"configuration_files": ["config.4.0.0.json"]}, "configuration_files", True),
     (BERT | {"transformers_weights": "../model.safetensors"}, "transformers_weights", False),
-]
+]  # fmt: skip
 
 
 @pytest.fixture

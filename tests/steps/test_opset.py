@@ -83,29 +83,13 @@ FORMS = {
     "Gelu by tanh down": (20, 9, 'y = Gelu <approximate = "tanh"> (x)'),
     "Mish down": (18, 11, "y = Mish (x)"),
     "HardSwish down": (14, 11, "y = HardSwish (x)"),
-    "reductions up": (
-        11,
-        18,
-        "a = ReduceSum <axes = [1], keepdims = 1> (x) b = ReduceMax <axes = [-1]> (x) y = Add (a, b)",
-    ),
-    "reductions down": (
-        18,
-        11,
-        "i = Constant <value_ints = [-1]> () a = ReduceMean (x, i) y = ReduceSum <keepdims = 1> (a, i)",
-    ),
+    "reductions up": (11, 18, "a = ReduceSum <axes = [1], keepdims = 1> (x) b = ReduceMax <axes = [-1]> (x) y = Add (a, b)"),
+    "reductions down": (18, 11, "i = Constant <value_ints = [-1]> () a = ReduceMean (x, i) y = ReduceSum <keepdims = 1> (a, i)"),
     "reduction of two axes down": (18, 11, "i = Constant <value_ints = [1, 2]> () a = ReduceMax (x, i) y = Sub (x, a)"),
-    "reduction of nothing down": (
-        18,
-        12,
-        "i = Constant <value_ints = [1]> () a = ReduceMean <noop_with_empty_axes = 1> (x) y = Neg (a)",
-    ),
+    "reduction of nothing down": (18, 12, "i = Constant <value_ints = [1]> () a = ReduceMean <noop_with_empty_axes = 1> (x) y = Neg (a)"),
     "Split up": (11, 18, "a, b = Split <axis = 1> (x) y = Add (a, b)"),
     "Split down": (18, 11, "a, b = Split <axis = 2, num_outputs = 2> (x) y = Concat <axis = 2> (b, a)"),
-    "Shape of some axes down": (
-        15,
-        14,
-        "s = Shape <start = 1> (x) c = Cast <to = 1> (s) d = ReduceSum <keepdims = 0> (c) y = Mul (x, d)",
-    ),
+    "Shape of some axes down": (15, 14, "s = Shape <start = 1> (x) c = Cast <to = 1> (s) d = ReduceSum <keepdims = 0> (c) y = Mul (x, d)"),
     "Pad of some axes down": (
         18,
         9,
@@ -116,11 +100,7 @@ FORMS = {
         11,
         "s = Shape <start = 1> (x) h = Constant <value_ints = [3, 2]> () p = Div (s, h) a = Constant <value_ints = [-1]> () v = Constant <value = float {3.0}> () y = Pad (x, p, v, a)",
     ),
-    "Pad by computed amounts down": (
-        19,
-        11,
-        "s = Shape (x) z = Sub (s, s) p = Concat <axis = 0> (z, s) y = Pad (x, p)",
-    ),
+    "Pad by computed amounts down": (19, 11, "s = Shape (x) z = Sub (s, s) p = Concat <axis = 0> (z, s) y = Pad (x, p)"),
     "Split of an unknown size down": (
         18,
         13,
@@ -130,11 +110,7 @@ FORMS = {
     "Pad up": (9, 18, 'y = Pad <mode = "reflect", pads = [0, 0, 1, 0, 0, 1]> (x)'),
     "Clip up": (9, 13, "y = Clip <max = 0.5> (x)"),
     "Clip down": (13, 9, "l = Constant <value = float {-0.5}> () y = Clip (x, l)"),
-    "negative axes down": (
-        13,
-        9,
-        "i = Constant <value_ints = [-2]> () a = Unsqueeze (x, i) b = Squeeze (a, i) y = Concat <axis = -1> (b, x)",
-    ),
+    "negative axes down": (13, 9, "i = Constant <value_ints = [-2]> () a = Unsqueeze (x, i) b = Squeeze (a, i) y = Concat <axis = -1> (b, x)"),
     "LessOrEqual down": (16, 11, "z = Constant <value = float {0.1}> () a = LessOrEqual (x, z) y = Cast <to = 1> (a)"),
     "Gemm down": (13, 9, "f = Flatten <axis = 2> (x) t = Transpose (f) y = Gemm (t, f)"),
     "Dropout": (12, 7, "y = Dropout (x)"),
@@ -143,7 +119,7 @@ FORMS = {
     "Scatter up": (9, 16, "y = Scatter <axis = 2> (x, p, x)"),
     "power of another dtype down": (12, 9, "e = Constant <value = int64 {2}> () y = Pow (x, e)"),
     "allowzero down": (14, 13, "t = Constant <value_ints = [-1, 6]> () y = Reshape <allowzero = 1> (x, t)"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.long_cases("0-Softmax down", "2-Gelu by tanh down")

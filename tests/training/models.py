@@ -157,22 +157,11 @@ def _cnn() -> Task:
 
 TASKS: dict[str, Callable[[], Task]] = {
     "cnn": _cnn,
-    "resnet": lambda: Task(
-        Residual(), (torch.randn(4, 3, 32, 32),), nn.CrossEntropyLoss(label_smoothing=0.1), (torch.randint(0, 5, (4,)),)
-    ),
+    "resnet": lambda: Task(Residual(), (torch.randn(4, 3, 32, 32),), nn.CrossEntropyLoss(label_smoothing=0.1), (torch.randint(0, 5, (4,)),)),
     "unet": lambda: Task(UNet(), (torch.randn(2, 1, 8, 8),), F.mse_loss, (torch.randn(2, 1, 8, 8),)),
-    "lstm": lambda: Task(
-        Tagger(), (torch.randint(0, 20, (3, 5)),), F.cross_entropy, (torch.randint(0, 4, (3, 5)),)
-    ),
-    "gru": lambda: Task(
-        Translator(),
-        (torch.randint(0, 20, (3, 5)), torch.randint(0, 20, (3, 4))),
-        F.cross_entropy,
-        (torch.randint(0, 20, (3, 4)),),
-    ),
-    "vae": lambda: Task(
-        Autoencoder(), (torch.rand(4, 12), torch.randn(4, 3)), autoencoder_loss, (torch.rand(4, 12),)
-    ),
+    "lstm": lambda: Task(Tagger(), (torch.randint(0, 20, (3, 5)),), F.cross_entropy, (torch.randint(0, 4, (3, 5)),)),
+    "gru": lambda: Task(Translator(), (torch.randint(0, 20, (3, 5)), torch.randint(0, 20, (3, 4))), F.cross_entropy, (torch.randint(0, 20, (3, 4)),)),
+    "vae": lambda: Task(Autoencoder(), (torch.rand(4, 12), torch.randn(4, 3)), autoencoder_loss, (torch.rand(4, 12),)),
     "graph": lambda: Task(
         GraphNet(), (torch.randn(5, 4), torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]])), F.cross_entropy,
         (torch.tensor([0, 1, 2, 0, 1]),),

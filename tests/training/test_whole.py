@@ -56,14 +56,10 @@ WHOLE: dict[str, tuple[nn.Module, torch.Tensor]] = {
     "linear without bias": (Function(lambda *given: F.linear(*given), (5, 4)), drawn(2, 3, 4)),
     "attention": (Function(lambda *given: F.scaled_dot_product_attention(*given), *HEADS), drawn(2, 3, 6, 4)),
     "attention of three axes": (Function(lambda *given: F.scaled_dot_product_attention(*given), (3, 5, 4), (3, 5, 7)), drawn(3, 6, 4)),
-    "attention with a scale": (
-        Function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3), *HEADS), drawn(2, 3, 6, 4)
-    ),
+    "attention with a scale": (Function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3), *HEADS), drawn(2, 3, 6, 4)),
     "attention to itself": (Function(lambda x, w: F.scaled_dot_product_attention(x, x * w, x), (4,)), drawn(2, 3, 6, 4)),
     "blind rows": (Function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, BLIND), *HEADS), drawn(2, 3, 6, 4)),
-    "numbers as a mask": (
-        Function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, drawn(6, 6)), *HEADS), drawn(2, 3, 6, 4)
-    ),
+    "numbers as a mask": (Function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, drawn(6, 6)), *HEADS), drawn(2, 3, 6, 4)),
 }  # fmt: skip
 
 
@@ -76,9 +72,7 @@ def test_what_is_recorded_whole(name: str) -> None:
 
 SPLIT: dict[str, tuple[nn.Module, torch.Tensor]] = {
     "a mask with a gradient": (Function(lambda *given: F.scaled_dot_product_attention(*given), *HEADS, (6, 6)), drawn(2, 3, 6, 4)),
-    "causal": (
-        Function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *HEADS), drawn(2, 3, 6, 4)
-    ),
+    "causal": (Function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *HEADS), drawn(2, 3, 6, 4)),
     "grouped heads": (
         Function(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), (2, 1, 6, 4), (2, 1, 6, 4)),
         drawn(2, 3, 6, 4),

@@ -44,16 +44,8 @@ PAIRS: dict[str, tuple[tuple[torch.Tensor, ...], Forward, Forward]] = {
         lambda x, m: x.masked_fill(m == 0, -1e9).softmax(-1),
         lambda x, m: x.masked_fill(m == 0, -torch.inf).softmax(-1),
     ),
-    "masks of which everything is masked": (
-        (X, MASK),
-        lambda x, m: x * m.float(),
-        lambda x, m: torch.where(m.sum() > 0, x * m.float(), x),
-    ),
-    "zeros below zero": (
-        (X,),
-        lambda x: torch.copysign(torch.ones(()), x),
-        lambda x: torch.where(x < 0, -torch.ones(()), torch.ones(())),
-    ),
+    "masks of which everything is masked": ((X, MASK), lambda x, m: x * m.float(), lambda x, m: torch.where(m.sum() > 0, x * m.float(), x)),
+    "zeros below zero": ((X,), lambda x: torch.copysign(torch.ones(()), x), lambda x: torch.where(x < 0, -torch.ones(()), torch.ones(()))),
     "imaginary parts": ((COMPLEX,), lambda x: x.imag * 2, lambda x: x.imag * 3),
 }  # fmt: skip
 

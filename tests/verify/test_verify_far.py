@@ -29,16 +29,8 @@ def distances(x: torch.Tensor) -> torch.Tensor:
 INTEGERS: dict[str, tuple[torch.Tensor, Forward, Forward]] = {
     "a remainder in 32 bits": (TIMES, lambda t: t % 40, lambda t: (t.int() % 40).long()),
     "ids that were floats": (TIMES, lambda t: TABLE[(t * 7 + 1) % 40], lambda t: TABLE[(t.float().long() * 7 + 1) % 40]),
-    "floats before the difference": (
-        TIMES,
-        lambda t: (t[:, 1:] - t[:, :-1]).float() * 0.1,
-        lambda t: (t[:, 1:].float() - t[:, :-1].float()) * 0.1,
-    ),
-    "a difference of doubles": (
-        TIMES,
-        lambda t: (t - t[:, :1]) // 3,
-        lambda t: (t.double() - t[:, :1].double()).long() // 3,
-    ),
+    "floats before the difference": (TIMES, lambda t: (t[:, 1:] - t[:, :-1]).float() * 0.1, lambda t: (t[:, 1:].float() - t[:, :-1].float()) * 0.1),
+    "a difference of doubles": (TIMES, lambda t: (t - t[:, :1]) // 3, lambda t: (t.double() - t[:, :1].double()).long() // 3),
     "neighbours compared as floats": (TIMES, lambda t: t[:, 1:] == t[:, :-1], lambda t: t[:, 1:].float() == t[:, :-1].float()),
     "a sum in 32 bits": (TIMES, lambda t: t.cumsum(-1), lambda t: t.int().cumsum(-1)),
     "the largest as a float": (TIMES.int(), lambda t: t.amax(-1), lambda t: t.float().amax(-1).int()),
@@ -48,20 +40,14 @@ INTEGERS: dict[str, tuple[torch.Tensor, Forward, Forward]] = {
 
 SIZES: dict[str, tuple[Forward, Forward]] = {
     "a slice": (lambda x: x * 2, lambda x: torch.cat([x[:, :200] * 2, x[:, 200:] * 0], 1)),
-    "a window": (
-        lambda x: (distances(x) >= 0).float() @ x[0],
-        lambda x: ((distances(x) >= 0) & (distances(x) < 200)).float() @ x[0],
-    ),
+    "a window": (lambda x: (distances(x) >= 0).float() @ x[0], lambda x: ((distances(x) >= 0) & (distances(x) < 200)).float() @ x[0]),
     "a table": (
         lambda x: x + nn.functional.embedding(torch.arange(x.shape[1]), LONG),
         lambda x: x + nn.functional.embedding(torch.arange(x.shape[1]).clamp(max=199), LONG[:200]),
     ),
     "a bound": (lambda x: x * x.shape[1], lambda x: x * torch.arange(x.shape[1] + 1)[-1:].clamp(max=200)),
-    "a period": (
-        lambda x: x + torch.arange(x.shape[1])[:, None],
-        lambda x: x + (torch.arange(x.shape[1]) % 300)[:, None],
-    ),
-}
+    "a period": (lambda x: x + torch.arange(x.shape[1])[:, None], lambda x: x + (torch.arange(x.shape[1]) % 300)[:, None]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", INTEGERS)

@@ -36,14 +36,8 @@ PAIRS: dict[str, tuple[Forward, Forward]] = {
     "the sign of an infinity": (lambda x: 1 / (x * -1.0), lambda x: 1 / (0.0 - x)),
     "squares that overflow": (lambda x: torch.hypot(x, x + 1), lambda x: (x * x + (x + 1) * (x + 1)).sqrt()),
     "squares that vanish": (lambda x: torch.hypot(x, x), lambda x: (x * x + x * x).sqrt()),
-    "a length that overflows": (
-        lambda x: x / x.abs().amax(-1, keepdim=True),
-        lambda x: x / (x * x).amax(-1, keepdim=True).sqrt(),
-    ),
-    "a variance that cancels": (
-        lambda x: x.var(-1, unbiased=False),
-        lambda x: (x * x).mean(-1) - x.mean(-1) ** 2,
-    ),
+    "a length that overflows": (lambda x: x / x.abs().amax(-1, keepdim=True), lambda x: x / (x * x).amax(-1, keepdim=True).sqrt()),
+    "a variance that cancels": (lambda x: x.var(-1, unbiased=False), lambda x: (x * x).mean(-1) - x.mean(-1) ** 2),
     "a deviation that cancels": (
         lambda x: F.layer_norm(x, (16,)),
         lambda x: (x - x.mean(-1, keepdim=True)) / ((x * x).mean(-1, keepdim=True) - x.mean(-1, keepdim=True) ** 2 + 1e-5).abs().sqrt(),

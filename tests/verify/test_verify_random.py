@@ -153,13 +153,12 @@ NOISE = {
     "hardly any": "noise = RandomNormal <shape: ints = [3, 8], scale: float = 1e-30> ()",
     "like": "noise = RandomUniformLike (x)",
     "bernoulli": "half = Constant <value_float: float = 0.5> () halves = Expand (half, sizes) noise = Bernoulli (halves)",
-    "dropout": "half = Constant <value_float: float = 0.5> () yes = Constant <value: tensor = bool {1}> ()"
-    " noise = Dropout (x, half, yes)",
+    "dropout": "half = Constant <value_float: float = 0.5> () yes = Constant <value: tensor = bool {1}> ()" " noise = Dropout (x, half, yes)",
     "in a branch": "yes = Constant <value: tensor = bool {1}> () noise = If (yes) <"
     " then_branch = a () => (float[3, 8] n) { n = RandomUniformLike (x) },"
     " else_branch = b () => (float[3, 8] m) { m = Identity (x) }>",
     "in a function": "noise = own.outer (x)",
-}
+}  # fmt: skip
 
 
 def noisy(kind: str, y: str, z: str, folder: Path) -> str:

@@ -56,11 +56,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], tuple[int, ...]]] = {
     "histogram of edges": (lambda x: torch.histogram(x, torch.linspace(0, 1, 5)), (N, 2), (3, 5)),
     "histogramdd": (lambda x: torch.histogramdd(x, [3, 4]), (N, 2), (3, 5)),
     "geqrf": (lambda x: torch.geqrf(x), (5, 3), (3,)),
-    "ctc_loss": (
-        lambda x: F.ctc_loss(x.log_softmax(-1), torch.ones(2, 2).long(), (6, 6), (2, 2), reduction="none"),
-        (6, 2, 4),
-        (3,),
-    ),
+    "ctc_loss": (lambda x: F.ctc_loss(x.log_softmax(-1), torch.ones(2, 2).long(), (6, 6), (2, 2), reduction="none"), (6, 2, 4), (3,)),
 }  # fmt: skip
 
 

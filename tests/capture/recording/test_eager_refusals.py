@@ -252,35 +252,17 @@ SIZES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     "a window of integers": (lambda x: x + torch.hann_window(4, dtype=LONG), (R(4),)),
     "boundaries of two axes": (torch.bucketize, (R(3), R(2, 2))),
     "a place in nothing": (lambda x: x.gather(0, torch.zeros(1, dtype=LONG)), (R(0),)),
-    "ctc_loss of probabilities of one axis": (
-        lambda x: F.ctc_loss(x, torch.ones(1, 2, dtype=LONG), [2], [2]),
-        (R(3),),
-    ),
-    "lengths of another batch": (
-        lambda x, n: F.ctc_loss(x, torch.ones(2, 2, dtype=LONG), n, torch.tensor([1, 1])),
-        (R(5, 2, 3), torch.tensor([5])),
-    ),
+    "ctc_loss of probabilities of one axis": (lambda x: F.ctc_loss(x, torch.ones(1, 2, dtype=LONG), [2], [2]), (R(3),)),
+    "lengths of another batch": (lambda x, n: F.ctc_loss(x, torch.ones(2, 2, dtype=LONG), n, torch.tensor([1, 1])), (R(5, 2, 3), torch.tensor([5]))),
     "celu with alpha 0": (lambda x: F.celu(x, 0.0), (R(3),)),
     "dropout by less than nothing": (lambda x: torch.ops.aten.dropout(x, -1.0, False), (R(3),)),
     "fill_ of one axis": (lambda x, y: x.clone().fill_(y), (R(3), R(1))),
     "float_power_ of float32": (lambda x: x.clone().float_power_(2.0), (R(3),)),
-    "upsampling to another number of axes": (
-        lambda x: torch.ops.aten._upsample_nearest_exact2d.vec(x, [3], None),
-        (R(1, 1, 1),),
-    ),
-    "gelu of another name": (
-        lambda x: torch.ops.aten.gelu_backward(x, x, approximate="other"),
-        (R(3),),
-    ),
-    "state of another batch": (
-        lambda x, h: torch.rnn_tanh(x, h, [R(3, 3), R(3, 3)], False, 1, 0.0, False, False, True),
-        (R(4, 2, 3), R(1, 3, 3)),
-    ),
-    "weights of a class loss of two axes": (
-        lambda x, y: torch.ops.aten.multi_margin_loss(x, torch.tensor([0, 1]), 1, 1, y),
-        (R(2, 2), R(1, 2)),
-    ),
-}
+    "upsampling to another number of axes": (lambda x: torch.ops.aten._upsample_nearest_exact2d.vec(x, [3], None), (R(1, 1, 1),)),
+    "gelu of another name": (lambda x: torch.ops.aten.gelu_backward(x, x, approximate="other"), (R(3),)),
+    "state of another batch": (lambda x, h: torch.rnn_tanh(x, h, [R(3, 3), R(3, 3)], False, 1, 0.0, False, False, True), (R(4, 2, 3), R(1, 3, 3))),
+    "weights of a class loss of two axes": (lambda x, y: torch.ops.aten.multi_margin_loss(x, torch.tensor([0, 1]), 1, 1, y), (R(2, 2), R(1, 2))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -8,9 +8,7 @@ from onnx import helper
 from invalid_models.case import AT_LOAD, AT_RUN, NEG, RUNS, UNUSED, WEIGHT, Case, filled, versions, weight
 
 FILES = {
-    "ir_version_missing": Case(
-        NEG, "the model does not say its IR version", edit=lambda model: model.ClearField("ir_version")
-    ),
+    "ir_version_missing": Case(NEG, "the model does not say its IR version", edit=lambda model: model.ClearField("ir_version")),
     "ir_version_0": Case(
         NEG,
         "the model does not say its IR version",
@@ -46,12 +44,8 @@ FILES = {
     "opset_import_missing": Case(NEG, "the model has no opset_import", edit=versions()),
     "opset_0": Case(NEG, "an opset version is out of range", edit=versions(("", 0))),
     "opset_negative": Case(NEG, "an opset version is out of range", edit=versions(("", -1))),
-    "opset_without_a_version": Case(
-        NEG, "an opset version is out of range", edit=lambda model: model.opset_import[0].ClearField("version")
-    ),
-    "opset_from_the_future": Case(
-        NEG, "the model needs opset 99; the installed onnx knows up to 28", edit=versions(("", 99))
-    ),
+    "opset_without_a_version": Case(NEG, "an opset version is out of range", edit=lambda model: model.opset_import[0].ClearField("version")),
+    "opset_from_the_future": Case(NEG, "the model needs opset 99; the installed onnx knows up to 28", edit=versions(("", 99))),
     "opset_of_ml_from_the_future": Case(
         NEG,
         "the model needs opset 99 of ai.onnx.ml; the installed onnx knows up to 5",
@@ -120,9 +114,7 @@ FILES = {
         "g (float[1,1,2,2] x, float[4] s) => (float[1,1,2,2] y) { y = Upsample(x, s) }",
         "Upsample may not be used from opset 10 on",
     ),
-    "operator_without_a_name": Case(
-        NEG, "a node does not say its operator", edit=lambda model: model.graph.node[0].ClearField("op_type")
-    ),
+    "operator_without_a_name": Case(NEG, "a node does not say its operator", edit=lambda model: model.graph.node[0].ClearField("op_type")),
     "graph_missing": Case(NEG, "the model has no graph", edit=lambda model: model.ClearField("graph")),
     "graph_without_a_name": Case(NEG, edit=lambda model: model.graph.ClearField("name")),
     "graph_without_nodes": Case("g (float[2] x) => (float[2] x) { }"),
@@ -135,7 +127,7 @@ FILES = {
     "producer_missing": Case(NEG, edit=lambda model: model.ClearField("producer_name")),
     "alias_of_the_standard_domain": Case("g (float[2] x) => (float[2] y) { y = ai.onnx.Neg(x) }"),
     "alias_imported": Case(NEG, edit=versions(("ai.onnx", 21))),
-}
+}  # fmt: skip
 
 
 NAMES = {
@@ -183,9 +175,7 @@ NAMES = {
     "output_made_nowhere": Case(
         "g (float[2] x) => (float[2] z) { y = Neg(x) }", "nothing in graph 'g' makes its output 'z'"
     ),
-    "output_without_a_name": Case(
-        NEG, "nothing in graph 'g' makes its output ''", edit=lambda model: model.graph.output[0].ClearField("name")
-    ),
+    "output_without_a_name": Case(NEG, "nothing in graph 'g' makes its output ''", edit=lambda model: model.graph.output[0].ClearField("name")),
     "input_without_a_name": Case(
         NEG,
         "an input of the graph has no name",
@@ -249,4 +239,4 @@ NAMES = {
         "g (float[1,1,2] x) => (float[1,1,2] y) { y = MaxPool <kernel_shape = [1]> (x) }",
         edit=lambda model: model.graph.node[0].output.append(""),
     ),
-}
+}  # fmt: skip

@@ -268,19 +268,13 @@ FUNCTIONS = {
 
 BODIES = {
     "branch_with_an_unknown_operator": Case(in_branch("u = Neggg(x)"), "the runner has no kernel for Neggg, opset 21"),
-    "branch_with_a_domain_that_is_not_imported": Case(
-        in_branch("u = zz.Neg(x)"), "the model imports no opset of domain 'zz'"
-    ),
-    "branch_with_an_attribute_that_the_operator_lacks": Case(
-        in_branch("u = Neg <sharpness = 1> (x)"), "Neg-13 has no attribute 'sharpness'"
-    ),
+    "branch_with_a_domain_that_is_not_imported": Case(in_branch("u = zz.Neg(x)"), "the model imports no opset of domain 'zz'"),
+    "branch_with_an_attribute_that_the_operator_lacks": Case(in_branch("u = Neg <sharpness = 1> (x)"), "Neg-13 has no attribute 'sharpness'"),
     "branch_with_operands_of_different_types": Case(
         in_branch("s = Shape(x) u = Add(x, s)"),
         "input 1 (B) is tensor(int64) and input 0 (A) tensor(float); ONNX wants one",
     ),
-    "branch_with_a_sequence_operator_on_a_tensor": Case(
-        in_branch("n = SequenceLength(x) u = Neg(x)"), "input 0 (input_sequence) is tensor(float)"
-    ),
+    "branch_with_a_sequence_operator_on_a_tensor": Case(in_branch("n = SequenceLength(x) u = Neg(x)"), "input 0 (input_sequence) is tensor(float)"),
     "branch_with_an_unknown_value": Case(
         in_branch('u = LpPool <auto_pad = "zz", kernel_shape = [1]> (x)'),
         "the attribute 'auto_pad' of LpPool is 'zz', which ONNX does not know",
@@ -306,9 +300,7 @@ BODIES = {
             values=ONE, indices=helper.make_tensor("i", 7, [1], [2]), dims=[2]
         ),
     ),
-    "loop_body_with_a_value_made_nowhere": Case(
-        LOOP.replace("Neg(s)", "Add(s, zz)"), "the input 'zz' of a node in 'b' is made nowhere"
-    ),
+    "loop_body_with_a_value_made_nowhere": Case(LOOP.replace("Neg(s)", "Add(s, zz)"), "the input 'zz' of a node in 'b' is made nowhere"),
     "loop_body_with_an_output_of_another_type": Case(
         LOOP.replace("float[2] v)", "int64[2] v)"), "'v' is declared tensor(int64) and is tensor(float)"
     ),
@@ -363,4 +355,4 @@ BODIES = {
         edit=lambda model: setattr(model.functions[0].node[0].attribute[0].t, "raw_data", bytes(8)),
         because="onnx.proto: exactly one of the fields is used",
     ),
-}
+}  # fmt: skip

@@ -172,19 +172,11 @@ ARITY = {
         "the then_branch has 2 outputs, the node needs 1",
     ),
     "inputs_of_a_branch": Case(IF.replace("a ()", "a (float[2] q)"), "the then_branch takes 1 inputs and is given 0"),
-    "branch_missing": Case(
-        IF, "If needs the attribute 'else_branch'", edit=lambda model: model.graph.node[0].attribute.__delitem__(1)
-    ),
-    "loop_body_of_fewer_inputs": Case(
-        LOOP.replace(", float[2] s)", ")").replace("Neg(s)", "Neg(x)"), "the body takes 2 inputs and is given 3"
-    ),
-    "loop_body_of_more_inputs": Case(
-        LOOP.replace("float[2] s)", "float[2] s, float[2] r)"), "the body takes 4 inputs and is given 3"
-    ),
+    "branch_missing": Case(IF, "If needs the attribute 'else_branch'", edit=lambda model: model.graph.node[0].attribute.__delitem__(1)),
+    "loop_body_of_fewer_inputs": Case(LOOP.replace(", float[2] s)", ")").replace("Neg(s)", "Neg(x)"), "the body takes 2 inputs and is given 3"),
+    "loop_body_of_more_inputs": Case(LOOP.replace("float[2] s)", "float[2] s, float[2] r)"), "the body takes 4 inputs and is given 3"),
     "loop_body_of_fewer_outputs": Case(LOOP.replace(", float[2] v)", ")"), "the body has 1 outputs, the node needs 2"),
-    "loop_body_without_outputs": Case(
-        LOOP.replace("(bool d, float[2] v)", "()"), "the body has 0 outputs, the node needs 2"
-    ),
+    "loop_body_without_outputs": Case(LOOP.replace("(bool d, float[2] v)", "()"), "the body has 0 outputs, the node needs 2"),
     "outputs_more_than_the_loop_makes": Case(
         LOOP.replace("{ y = Loop", "{ y, z = Loop"), "the body has 2 outputs, the node needs 3"
     ),
@@ -223,7 +215,7 @@ ARITY = {
         "Constant <value_floats = [1.0, 2.0]> () }> (x) }",
         "the body takes 0 inputs and is given 1",
     ),
-}
+}  # fmt: skip
 
 
 VALUES = {

@@ -94,15 +94,9 @@ TENSORS = {
     "payload_with_an_empty_raw_data": Case(
         WEIGHT, "initializer 'w' has its elements twice, in float_data and in raw_data", edit=filled(raw_data=b"")
     ),
-    "payload_inside_with_external_entries": Case(
-        WEIGHT, edit=lambda model: weight(model).external_data.add(key="location", value="w.bin")
-    ),
-    "payload_too_short": Case(
-        WEIGHT, "initializer 'w' does not hold what its shape and dtype say", edit=filled(float_data=[1.0])
-    ),
-    "payload_too_long": Case(
-        WEIGHT, "initializer 'w' does not hold what its shape and dtype say", edit=filled(float_data=[1.0, 2.0, 3.0])
-    ),
+    "payload_inside_with_external_entries": Case(WEIGHT, edit=lambda model: weight(model).external_data.add(key="location", value="w.bin")),
+    "payload_too_short": Case(WEIGHT, "initializer 'w' does not hold what its shape and dtype say", edit=filled(float_data=[1.0])),
+    "payload_too_long": Case(WEIGHT, "initializer 'w' does not hold what its shape and dtype say", edit=filled(float_data=[1.0, 2.0, 3.0])),
     "payload_too_short_unused": Case(UNUSED, edit=filled(float_data=[1.0])),
     "raw_payload_too_short": Case(
         WEIGHT,
@@ -115,10 +109,7 @@ TENSORS = {
         edit=filled(float_data=None, raw_data=bytes(9)),
     ),
     "raw_payload_too_long_unused": Case(UNUSED, edit=filled(float_data=None, raw_data=bytes(9))),
-    "payload_in_a_segment": Case(
-        WEIGHT,
-        edit=lambda model: (setattr(weight(model).segment, "begin", 0), setattr(weight(model).segment, "end", 2)),
-    ),
+    "payload_in_a_segment": Case(WEIGHT, edit=lambda model: (setattr(weight(model).segment, "begin", 0), setattr(weight(model).segment, "end", 2))),
     "payload_of_strings_missing": Case(
         'g (string[2] x) => (string[2] w) <string[2] w = {"a", "b"}> { y = Identity(x) }',
         "initializer 'w' has no elements; its shape is [2]",
@@ -150,12 +141,8 @@ TENSORS = {
     "type_missing_unused": Case(UNUSED, "initializer 'w' has no element type", edit=filled(data_type=None)),
     "type_that_there_is_not": Case(WEIGHT, "99 is no element type that ONNX knows", edit=filled(data_type=99)),
     "type_that_there_is_not_unused": Case(UNUSED, "99 is no element type that ONNX knows", edit=filled(data_type=99)),
-    "external_without_a_location": Case(
-        WEIGHT, "initializer 'w' lies in an external file, and no location says in which", edit=external(offset="0")
-    ),
-    "external_without_entries": Case(
-        WEIGHT, "initializer 'w' lies in an external file, and no location says in which", edit=external()
-    ),
+    "external_without_a_location": Case(WEIGHT, "initializer 'w' lies in an external file, and no location says in which", edit=external(offset="0")),
+    "external_without_entries": Case(WEIGHT, "initializer 'w' lies in an external file, and no location says in which", edit=external()),
     "external_without_entries_unused": Case(UNUSED, edit=external()),
     "external_outside": Case(
         WEIGHT,
@@ -168,11 +155,7 @@ TENSORS = {
         "initializer 'w' is in the external file '/etc/passwd', but the model was no",
         edit=external(location="/etc/passwd"),
     ),
-    "external_missing": Case(
-        WEIGHT,
-        "initializer 'w' is in the external file 'w.bin', but the model was not give",
-        edit=external(location="w.bin"),
-    ),
+    "external_missing": Case(WEIGHT, "initializer 'w' is in the external file 'w.bin', but the model was not give", edit=external(location="w.bin")),
     "external_missing_unused": Case(UNUSED, edit=external(location="w.bin")),
     "external_offset_that_is_no_number": Case(
         WEIGHT, "initializer 'w' has external data at no number of bytes", edit=external(location="w.bin", offset="x")
@@ -194,11 +177,7 @@ TENSORS = {
         because="onnx.proto: exactly one of the fields is used",
     ),
     "sparse": Case(WEIGHT, edit=sparse(ONE, FIRST, [2])),
-    "sparse_without_a_name": Case(
-        WEIGHT,
-        "an initializer of graph 'g' has no name",
-        edit=sparse(helper.make_tensor("", 1, [1], [1.0]), FIRST, [2]),
-    ),
+    "sparse_without_a_name": Case(WEIGHT, "an initializer of graph 'g' has no name", edit=sparse(helper.make_tensor("", 1, [1], [1.0]), FIRST, [2])),
     "sparse_index_out_of_range": Case(
         WEIGHT,
         "the sparse tensor 'w' has indices out of range",
@@ -242,9 +221,7 @@ TENSORS = {
         "the sparse tensor 'w' has values of shape [1, 1]; they must have one axis",
         edit=sparse(helper.make_tensor("w", 1, [1, 1], [1.0]), FIRST, [2]),
     ),
-    "sparse_of_a_negative_size": Case(
-        WEIGHT, "the sparse tensor 'w' has the invalid shape [-2]", edit=sparse(ONE, FIRST, [-2])
-    ),
+    "sparse_of_a_negative_size": Case(WEIGHT, "the sparse tensor 'w' has the invalid shape [-2]", edit=sparse(ONE, FIRST, [-2])),
     "sparse_and_dense_of_one_name": Case(
         WEIGHT,
         "the initializer 'w' occurs twice",
@@ -268,4 +245,4 @@ TENSORS = {
         "initializer 'w' has no elements; its shape is [2]",
         edit=lambda model: attribute(model).g.initializer[0].ClearField("float_data"),
     ),
-}
+}  # fmt: skip

@@ -70,16 +70,12 @@ TYPES = {
         "}, else_branch = b () => (float[2] v) { v = Abs(x) }> }",
         "'y' is declared tensor(int64) and is tensor(float)",
     ),
-    "output_of_another_type_of_loop": Case(
-        LOOP.replace("(float[2] y)", "(int64[2] y)"), "'y' is declared tensor(int64) and is tensor(float)"
-    ),
+    "output_of_another_type_of_loop": Case(LOOP.replace("(float[2] y)", "(int64[2] y)"), "'y' is declared tensor(int64) and is tensor(float)"),
     "output_of_another_type_of_function": Case(
         CALLING + "g (float[2] x) => (int64[2] y) { y = f.F(x) }" + FUNCTION + "F (x) => (y) { y = Neg(x) }",
         "'y' is declared tensor(int64) and is tensor(float)",
     ),
-    "output_of_another_type_of_a_branch": Case(
-        IF.replace("(float[2] u)", "(int64[2] u)"), "'u' is declared tensor(int64) and is tensor(float)"
-    ),
+    "output_of_another_type_of_a_branch": Case(IF.replace("(float[2] u)", "(int64[2] u)"), "'u' is declared tensor(int64) and is tensor(float)"),
     "branches_of_different_types": Case(
         "g (bool c, float[2] x) => (float[2] y) { y = If (c) <then_branch = a () => (float[2] u) { u = Neg(x) "
         "}, else_branch = b () => (int64[1] v) { v = Shape(x) }> }",
@@ -109,24 +105,16 @@ TYPES = {
         "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }",
         edit=lambda model: model.graph.value_info.append(helper.make_tensor_value_info("w", 7, [2])),
     ),
-    "input_without_a_type": Case(
-        NEG, "the model's input 'x' has no type", edit=lambda model: model.graph.input[0].ClearField("type")
-    ),
+    "input_without_a_type": Case(NEG, "the model's input 'x' has no type", edit=lambda model: model.graph.input[0].ClearField("type")),
     "input_of_the_undefined_type": Case(
         NEG,
         "a tensor type does not say its element type",
         edit=lambda model: setattr(tensor_type(model), "elem_type", 0),
     ),
-    "input_of_no_type_there_is": Case(
-        NEG, "99 is no element type that ONNX knows", edit=lambda model: setattr(tensor_type(model), "elem_type", 99)
-    ),
+    "input_of_no_type_there_is": Case(NEG, "99 is no element type that ONNX knows", edit=lambda model: setattr(tensor_type(model), "elem_type", 99)),
     "input_of_a_negative_size": Case(NEG, edit=lambda model: setattr(tensor_type(model).shape.dim[0], "dim_value", -1)),
-    "input_of_a_very_negative_size": Case(
-        NEG, edit=lambda model: setattr(tensor_type(model).shape.dim[0], "dim_value", -7)
-    ),
-    "output_of_a_negative_size": Case(
-        NEG, edit=lambda model: setattr(model.graph.output[0].type.tensor_type.shape.dim[0], "dim_value", -1)
-    ),
+    "input_of_a_very_negative_size": Case(NEG, edit=lambda model: setattr(tensor_type(model).shape.dim[0], "dim_value", -7)),
+    "output_of_a_negative_size": Case(NEG, edit=lambda model: setattr(model.graph.output[0].type.tensor_type.shape.dim[0], "dim_value", -1)),
     "input_of_another_type_than_its_initializer": Case(
         "g (float[2] x, int64[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Neg(x) }",
         "the input 'w' is declared tensor(int64), and its initializer is tensor(floa",
@@ -264,7 +252,5 @@ TYPES = {
         onnxruntime=AT_RUN,
         because="onnx.proto: types must be present for the top-level graph only",
     ),
-    "branch_output_without_a_type": Case(
-        IF, edit=lambda model: [a.g.output[0].ClearField("type") for a in model.graph.node[0].attribute]
-    ),
-}
+    "branch_output_without_a_type": Case(IF, edit=lambda model: [a.g.output[0].ClearField("type") for a in model.graph.node[0].attribute]),
+}  # fmt: skip

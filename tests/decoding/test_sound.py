@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 import transformers as T
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
 from fx2onnx.decoding.recipes.streaming_audio import stream_of
 from fx2onnx.decoding.reference_generate import generate_eagerly
@@ -24,6 +22,7 @@ from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
 from studies.coverage_sound import with_sound
+from tests.cli.support import invoke
 from tests.decoding.test_decoders import ENGINES, assert_same_tokens, prompts
 from tests.decoding.test_image_prompts import TEXT, exported
 
@@ -183,7 +182,7 @@ def test_a_decoder_of_codebooks_that_was_saved_alone(tmp_path: Path) -> None:
         "--trust-source",
         "--json",
     ]
-    result = CliRunner().invoke(app, command)
+    result = invoke(*command)
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
     assert said["verified"] is True

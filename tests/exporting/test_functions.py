@@ -13,13 +13,12 @@ import onnxruntime as ort
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import verify
-from fx2onnx.cli.main import app
 from fx2onnx.exporting.functions import found_in
 from fx2onnx.runner import InferenceSession
+from tests.cli.support import invoke
 
 
 class Block(nn.Module):
@@ -163,7 +162,7 @@ def test_a_class_that_no_module_has() -> None:
 @pytest.mark.long
 def test_on_the_command_line(tmp_path: Path) -> None:
     command = ["export", "zoo:bert_tiny", "-o", str(tmp_path / "m.onnx"), "--functions", "BertLayer", "-q"]
-    done = CliRunner().invoke(app, command)
+    done = invoke(*command)
     assert done.exit_code == 0, done.output
     assert [each.name for each in onnx.load(tmp_path / "m.onnx").functions] == ["BertLayer"]
 

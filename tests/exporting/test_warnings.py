@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import ExportWarning
 from fx2onnx.cli import workers
 from fx2onnx.cli.job import Job
-from fx2onnx.cli.main import app
 from fx2onnx.cli.progress import Stages
+from tests.cli.support import invoke
 from tests.support import Engines
 
 ROWS = torch.randn(4, 3)
@@ -125,13 +124,13 @@ class TestCommand:
 
     def test_it_shows_them_once(self) -> None:
         with warnings.catch_warnings(record=True) as caught:
-            done = CliRunner().invoke(app, ["export", "warned_nets:make", "-o", "m.onnx", "--no-verify"])
+            done = invoke("export", "warned_nets:make", "-o", "m.onnx", "--no-verify")
         assert done.exit_code == 0, done.output
         assert (done.output.count("forward changes"), caught) == (1, [])
 
     def test_a_filter_makes_an_error_of_them(self) -> None:
         with warnings.catch_warnings(action="error", category=ExportWarning):
-            done = CliRunner().invoke(app, ["export", "warned_nets:make", "-o", "m.onnx", "--no-verify"])
+            done = invoke("export", "warned_nets:make", "-o", "m.onnx", "--no-verify")
             row = workers.attempt(Job("warned_nets:twin", "n.onnx"), Stages(quiet=True))
         assert (done.exit_code, "forward changes the buffer seen" in done.stderr) == (2, True)
         assert (row["ok"], row["exit_code"], row["error"]["code"]) == (False, 2, "E001")

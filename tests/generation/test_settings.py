@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.generation import LoadedModel, load
 from fx2onnx.generation.settings import settings_of
 from fx2onnx.sources import resolve
+from tests.cli.support import invoke
 
 SOURCE = "hf:llama?hidden_size=32&num_hidden_layers=1&intermediate_size=64&num_attention_heads=2&vocab_size=60"
 SOURCE += "&bos_token_id=1&eos_token_id=2&pad_token_id=0"
@@ -219,7 +218,7 @@ def test_a_folder_without_a_tokenizer_says_so(folder: Path, tmp_path: Path) -> N
 @pytest.mark.long
 def test_the_command_takes_and_gives_text(folder: Path) -> None:
     def run(*more: str) -> Any:
-        return CliRunner().invoke(app, ["generate", str(folder), *more])
+        return invoke("generate", str(folder), *more)
 
     answer = load(folder).generate("user: hi bot: ", max_new_tokens=5)
     assert run("--prompt", "hi", "--chat", "--max-new-tokens", "5").stdout.strip() == answer.strip()

@@ -10,13 +10,12 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import verify
-from fx2onnx.cli.main import app
 from fx2onnx.judge.engines import ENGINES
 from fx2onnx.runner import InferenceSession
+from tests.cli.support import invoke
 
 HALF, FLOAT, BFLOAT = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BFLOAT16
 KINDS = ("int8", "int4", "uint4", "nf4", "float8")
@@ -66,7 +65,7 @@ def test_a_file_on_the_command_line(tmp_path: Path) -> None:
     module, args = network()
     fx2onnx.export(module, args, tmp_path / "in.onnx")
     options = ["--quantize", "int8", "--dtype", "float16", "--io", "float32"]
-    done = CliRunner().invoke(app, ["optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), *options])
+    done = invoke("optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), *options)
     assert done.exit_code == 0, done.output
     assert scales_of(tmp_path / "out.onnx") == {HALF}
 

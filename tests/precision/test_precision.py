@@ -14,15 +14,14 @@ import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.steps import coarser
 from fx2onnx.verify.interface import Interface
 from fx2onnx.verify.precision import rounded_inputs
+from tests.cli.support import invoke
 
 HALF, FLOAT, BFLOAT = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BFLOAT16
 
@@ -215,7 +214,7 @@ def test_files_are_right_beside_themselves_at_several_sizes(tmp_path: Path, dtyp
     command = [
         "optimize", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"), "--dtype", dtype, "--io", "float32", "--json",
     ]  # fmt: skip
-    done = CliRunner().invoke(app, command)
+    done = invoke(*command)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["verified"]

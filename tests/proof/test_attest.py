@@ -17,14 +17,13 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import runner
 from fx2onnx.base.errors import Fx2OnnxError, UserError, VerificationError
 from fx2onnx.base.metadata import DATA_DIGESTS
-from fx2onnx.cli.main import app
 from fx2onnx.proof.statement import read_statement, statement_path
+from tests.cli.support import invoke
 
 _DIGESTS = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "pattern": "^[0-9a-f]+$"}}
 STATEMENT = {
@@ -173,13 +172,9 @@ def test_weights_inside_need_no_binding(tmp_path: Path) -> None:
     runner.InferenceSession(str(path), with_digests_checked())
 
 
-def run(*args: object) -> Any:
-    return CliRunner().invoke(app, [str(arg) for arg in args])
-
-
 def test_the_command_writes_and_checks(tmp_path: Path) -> None:
     path = tmp_path / "mlp.onnx"
-    done = run(
+    done = invoke(
         "export",
         "zoo:mnist_cnn",
         "-o",
@@ -198,9 +193,9 @@ def test_the_command_writes_and_checks(tmp_path: Path) -> None:
     source = statement["predicate"]["source"]
     assert source["spec"] == "zoo:mnist_cnn"
     assert source["options"]["seed"] == 3
-    assert run("attest", path, "--check").exit_code == 0
-    assert run("attest", path, "--check", "--source", "zoo:mnist_cnn").exit_code == 0
-    other = run("attest", path, "--check", "--source", "zoo:mnist_cnn", "--seed", 4)
+    assert invoke("attest", path, "--check").exit_code == 0
+    assert invoke("attest", path, "--check", "--source", "zoo:mnist_cnn").exit_code == 0
+    other = invoke("attest", path, "--check", "--source", "zoo:mnist_cnn", "--seed", 4)
     assert other.exit_code == 1
     assert "the weights of the source have another digest" in other.output
     model = onnx.load(path)
@@ -210,14 +205,14 @@ def test_the_command_writes_and_checks(tmp_path: Path) -> None:
 
 def test_a_source_gives_the_verdict(tmp_path: Path) -> None:
     path = tmp_path / "mlp.onnx"
-    assert run("export", "zoo:mnist_cnn", "-o", path, "--no-verify", "-q").exit_code == 0
-    done = run("attest", path, "--json")
+    assert invoke("export", "zoo:mnist_cnn", "-o", path, "--no-verify", "-q").exit_code == 0
+    done = invoke("attest", path, "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["predicate"]["verdict"] is None
-    done = run("attest", path, "--source", "zoo:mnist_cnn", "--json")
+    done = invoke("attest", path, "--source", "zoo:mnist_cnn", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["predicate"]["verdict"]["ok"]
-    wrong = run("attest", path, "--source", "zoo:mnist_cnn", "--seed", 1, "-o", tmp_path / "wrong.json")
+    wrong = invoke("attest", path, "--source", "zoo:mnist_cnn", "--seed", 1, "-o", tmp_path / "wrong.json")
     assert wrong.exit_code == 1
     assert not (tmp_path / "wrong.json").exists()
 
@@ -235,7 +230,7 @@ def test_a_source_gives_the_verdict(tmp_path: Path) -> None:
 def test_a_wrong_call_is_one_error(tmp_path: Path, args: tuple[str, ...], code: str) -> None:
     path = tmp_path / "model.onnx"
     fx2onnx.export(nn.Linear(2, 2), (torch.randn(2, 2),), path)
-    done = run("attest", *(arg.format(file=path) for arg in args))
+    done = invoke("attest", *(arg.format(file=path) for arg in args))
     assert done.exit_code == 2
     assert f"[{code}]" in done.output
 
@@ -316,6 +311,6 @@ class TestOwnMetadata:
         assert raised.value.code == "E001"
 
     def test_a_key_given_twice(self, tmp_path: Path) -> None:
-        done = run("export", "zoo:mnist_cnn", "-o", tmp_path / "m.onnx", "--metadata", "a=1", "--metadata", "a=2")
+        done = invoke("export", "zoo:mnist_cnn", "-o", tmp_path / "m.onnx", "--metadata", "a=1", "--metadata", "a=2")
         assert done.exit_code == 2
         assert "a key twice" in done.output

@@ -14,11 +14,10 @@ import pytest
 import torch
 from onnx import numpy_helper
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
+from tests.cli.support import invoke
 
 
 class Encoder(nn.Module):
@@ -185,15 +184,15 @@ def test_planted_faults_are_refuted(pairs: dict[str, tuple[Path, Path]], tmp_pat
 
 def test_the_command_shows_what_is_known(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
     before, after = map(str, pairs["convolutions"])
-    done = CliRunner().invoke(app, ["certify", before, after])
+    done = invoke("certify", before, after)
     assert done.exit_code == 0
     assert "bounded" in done.output
     assert "roundings apart" in done.output
-    found = json.loads(CliRunner().invoke(app, ["certify", before, after, "--json"]).stdout)
+    found = json.loads(invoke("certify", before, after, "--json").stdout)
     assert found["ok"]
     _, wrong = next(iter(faults(onnx.load(after))))
     onnx.save(wrong, tmp_path / "wrong.onnx")
-    done = CliRunner().invoke(app, ["certify", before, str(tmp_path / "wrong.onnx")])
+    done = invoke("certify", before, str(tmp_path / "wrong.onnx"))
     assert done.exit_code == 1
     assert "refuted" in done.output
 

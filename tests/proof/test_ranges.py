@@ -12,12 +12,11 @@ import onnx
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.proof.spans import RULES
+from tests.cli.support import invoke
 from tests.proof.test_certify import MODELS
 from tests.proof.test_equations import graph_of, node
 
@@ -177,7 +176,7 @@ def test_an_operator_without_a_rule_is_named(tmp_path: Path) -> None:
 
 
 def test_the_command_shows_bounds_and_findings(faulty: Path) -> None:
-    run: Callable[..., Any] = lambda *args: CliRunner().invoke(app, ["lint", str(faulty), *args])  # noqa: E731
+    run: Callable[..., Any] = lambda *args: invoke("lint", str(faulty), *args)  # noqa: E731
     done = run("--ranges", "i=0:10,x=0:3")
     assert done.exit_code == 1
     for text in ("index", "an input in the ranges does it", "not ruled out", "rounding at most", "float16"):
@@ -189,7 +188,7 @@ def test_the_command_shows_bounds_and_findings(faulty: Path) -> None:
 
 @pytest.mark.parametrize("ranges", ["z=0:1", "x=1:0", "x=0", "x", "x=a:b", "x=-inf:inf", "x=nan:1"])
 def test_ranges_that_are_none(faulty: Path, ranges: str) -> None:
-    done = CliRunner().invoke(app, ["lint", str(faulty), "--ranges", ranges])
+    done = invoke("lint", str(faulty), "--ranges", ranges)
     assert done.exit_code == 2
     assert done.output.count("E001") == 1
     with pytest.raises(UserError, match="has no input 'z'"):

@@ -11,12 +11,11 @@ import torch
 from onnx import TensorProto, helper
 from test_hostile import model, recursive_function, shape_clash, unknown_domain, unknown_op, value
 from test_hostile_files import external_model
-from typer.testing import CliRunner
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.semantics.check import check_model, open_file
 from fx2onnx.semantics.reading.load import LoadedModel, load_model
+from tests.cli.support import invoke
 
 COMMANDS = [
     ["lint", "FILE"],
@@ -50,7 +49,7 @@ def test_each_command_names_the_file_and_what_is_wrong(command: list[str], tmp_p
     onnx.save(shape_clash(), names["FILE"])
     onnx.save(model([helper.make_node("Neg", ["x"], ["y"])], [value("x", [1])], [value("y", [1])]), names["GOOD"])
     words = [str(names.get(word, word)) for word in command]
-    error = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    error = json.loads(invoke(*words, "--json").stdout)
     assert error["code"] == "E303"
     assert "y = MatMul(x, w)" in error["node"]
     assert "inner dims differ" in error["why"]
@@ -133,5 +132,5 @@ def test_inputs_too_large_to_draw_are_an_error(tmp_path: Path) -> None:
         model([helper.make_node("Neg", ["x"], ["y"])], [value("x", [1 << 40, 1 << 40])], [value("y", None)]),
         tmp_path / "m.onnx",
     )
-    found = CliRunner().invoke(app, ["run", str(tmp_path / "m.onnx"), "--json"])
+    found = invoke("run", str(tmp_path / "m.onnx"), "--json")
     assert json.loads(found.stdout)["code"] == "E401"

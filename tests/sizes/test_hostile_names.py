@@ -12,12 +12,11 @@ import onnx_ir as ir
 import pytest
 import torch
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
 
 import fx2onnx.runner as ort
 from fx2onnx import verify
-from fx2onnx.cli.main import app
 from fx2onnx.optimize.pipelines import run_default
+from tests.cli.support import invoke
 from tests.sizes.test_text import HOSTILE
 
 SECONDS = 5.0
@@ -72,7 +71,7 @@ def test_a_name_of_a_size_is_a_name(text: str, tmp_path: Path) -> None:
     assert verdict.ok, verdict.describe()
     assert text == "" or any(row.inputs.startswith("sizes ") for row in verdict.rows)
     run_default(ir.from_proto(model(text)))
-    done = CliRunner().invoke(app, ["run", str(path), "--json"])
+    done = invoke("run", str(path), "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 1]
     assert time.perf_counter() - start < SECONDS
@@ -83,5 +82,5 @@ def test_a_name_that_is_no_text_is_a_name_too(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(model("QQQQ").SerializeToString().replace(b"QQQQ", b"\xff\xfe\xfd\xfc"))
     assert verify(str(path), Net(), (torch.ones(3, 3),)).ok
-    done = CliRunner().invoke(app, ["run", str(path), "--json", "--dump-graph"])
+    done = invoke("run", str(path), "--json", "--dump-graph")
     assert done.exit_code == 0, done.output

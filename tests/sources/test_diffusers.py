@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.files.folder_commit import is_member_name
 from fx2onnx.files.pipeline_index import read_index
 from fx2onnx.sources import resolve
 from fx2onnx.sources.inputs import input_files
+from tests.cli.support import invoke
 
 pytest.importorskip("diffusers")
 PIPELINES = [
@@ -77,11 +76,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("prefix", ["", "diffusers:"])
 def test_the_command_finds_out_that_a_folder_is_a_pipeline(folder: Path, tmp_path: Path, prefix: str) -> None:
     arguments = ["export", f"{prefix}{folder}", "-o", str(tmp_path / "out"), "--no-verify"]
-    shown = CliRunner().invoke(app, arguments)
+    shown = invoke(*arguments)
     assert shown.exit_code == 0, shown.output
     graphs = {path.name for path in (tmp_path / "out").glob("*.onnx")}
     assert graphs == {"text_encoder.onnx", "unet.onnx", "vae_encoder.onnx", "vae_decoder.onnx"}
-    shown = CliRunner().invoke(app, ["generate", str(tmp_path / "out"), "--prompt-ids", "1"])
+    shown = invoke("generate", str(tmp_path / "out"), "--prompt-ids", "1")
     assert "E001" in shown.output
 
 

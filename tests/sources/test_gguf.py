@@ -15,13 +15,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.sources import resolve
 from fx2onnx.sources.hf.gguf_layers import LAYOUTS, BlockEmbedding, BlockLinear, BlockRows
+from tests.cli.support import invoke
 from tests.sources.gguf_files import write
 
 TEN = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
@@ -189,7 +188,7 @@ def test_a_folder_has_the_tokenizer_and_the_source_of_the_file(tmp_path: Path) -
     import transformers
 
     write(tmp_path / "model.gguf", "llama", "Q4_K")
-    done = CliRunner().invoke(app, ["export-folder", f"gguf:{tmp_path / 'model.gguf'}", "-o", str(tmp_path / "out")])
+    done = invoke("export-folder", f"gguf:{tmp_path / 'model.gguf'}", "-o", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.decode(tokenizer("hello you")["input_ids"]) == "hello you"
@@ -198,7 +197,7 @@ def test_a_folder_has_the_tokenizer_and_the_source_of_the_file(tmp_path: Path) -
     )
     assert text == "user: hi\nassistant:"
     asked = ["generate", str(tmp_path / "out"), "--prompt-ids", "5,6,7", "--verify", "--trust-source"]
-    assert CliRunner().invoke(app, asked).exit_code == 0
+    assert invoke(*asked).exit_code == 0
     assert "model.gguf" in (tmp_path / "out" / "fx2onnx.json").read_text()
 
 

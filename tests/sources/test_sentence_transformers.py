@@ -13,11 +13,11 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.sources import resolve
+from tests.cli.support import invoke
 
 _WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "a", "dog", "ran"]
 _TEXTS = ["the cat sat on a mat", "a dog", "ran"]
@@ -59,7 +59,7 @@ def tokenizer(folder: Path) -> Any:
 
 
 def export(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["export", *map(str, arguments)])
+    return invoke("export", *arguments)
 
 
 def results(file: Path, features: dict[str, Any]) -> dict[str, Any]:

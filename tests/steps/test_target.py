@@ -9,11 +9,10 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
+from tests.cli.support import invoke
 
 
 def saved(path: Path, nodes: list[onnx.NodeProto], dtype: int, opset: int, shape: tuple[int, ...] = (2, 3)) -> Path:
@@ -85,5 +84,5 @@ def test_what_cannot_run_is_named_and_nothing_is_written(tmp_path: Path) -> None
     assert caught.value.code == "E204"
     assert "Hardmax" in str(caught.value)
     assert not (tmp_path / "out.onnx").exists()
-    done = CliRunner().invoke(app, ["optimize", str(path), str(tmp_path / "out.onnx"), "--target", "nonesuch"])
+    done = invoke("optimize", str(path), str(tmp_path / "out.onnx"), "--target", "nonesuch")
     assert (done.exit_code, "[E001]" in done.stderr) == (2, True)

@@ -11,14 +11,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
+from tests.cli.support import invoke
 from tests.steps.graphs import GRAPHS, normal, text, weights
-
-runner = CliRunner()
 
 
 def linear(width: int = 64) -> onnx.ModelProto:
@@ -158,8 +155,8 @@ def test_the_command(tmp_path: Path) -> None:
         "optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--fix", "N=2", "--opset", "17",
         "--explain", "--diff", "-q",
     ]  # fmt: skip
-    assert runner.invoke(app, arguments).exit_code == 0
-    result = runner.invoke(app, [*arguments, "--json"])
+    assert invoke(*arguments).exit_code == 0
+    result = invoke(*arguments, "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert found["verified"] is True
@@ -172,7 +169,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_the_command_shows_what_was_done(tmp_path: Path) -> None:
     onnx.save(GRAPHS["shape_chain"](), tmp_path / "in.onnx")
-    result = runner.invoke(app, ["optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "-O", "2"])
+    result = invoke("optimize", tmp_path / "in.onnx", tmp_path / "out.onnx", "-O", "2")
     assert result.exit_code == 0, result.output
     shown = " ".join(result.output.split())
     for said in ("in ", "done FixedTarget 1", "nodes", "random inputs in runner, onnxruntime"):
@@ -191,9 +188,7 @@ def test_the_command_shows_what_was_done(tmp_path: Path) -> None:
 )
 def test_the_command_refuses(arguments: list[str], code: str, tmp_path: Path) -> None:
     onnx.save(GRAPHS["shape_chain"](), tmp_path / "in.onnx")
-    result = runner.invoke(
-        app, ["optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--json", *arguments]
-    )
+    result = invoke("optimize", tmp_path / "in.onnx", tmp_path / "out.onnx", "--json", *arguments)
     assert result.exit_code == 2
     assert json.loads(result.stdout)["code"] == code
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
@@ -201,7 +196,7 @@ def test_the_command_refuses(arguments: list[str], code: str, tmp_path: Path) ->
 
 def test_a_difference_needs_two_files(tmp_path: Path) -> None:
     onnx.save(GRAPHS["shape_chain"](), tmp_path / "in.onnx")
-    result = runner.invoke(app, ["optimize", str(tmp_path / "in.onnx"), str(tmp_path / "in.onnx"), "--diff", "--json"])
+    result = invoke("optimize", tmp_path / "in.onnx", tmp_path / "in.onnx", "--diff", "--json")
     assert result.exit_code == 2
     assert "--diff compares OUT with IN" in json.loads(result.stdout)["what"]
 

@@ -12,16 +12,15 @@ import pytest
 import torch
 from onnx import helper
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.targets import match
 from fx2onnx.targets.find import chosen_opset, find, names
 from fx2onnx.targets.fit import fit
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.lint import lint
+from tests.cli.support import invoke
 
 
 def model(
@@ -130,18 +129,18 @@ def test_what_an_operator_lacks_is_refused_where_the_target_is_asked_for(tmp_pat
 def test_the_command(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     fx2onnx.export(Plain(), (torch.randn(3, dtype=torch.float64),), path, target="onnx")
-    done = CliRunner().invoke(app, ["lint", str(path), "--json"])
+    done = invoke("lint", str(path), "--json")
     assert done.exit_code == 1
     facts = json.loads(done.stdout)
     (finding,) = facts["findings"]
     assert (finding["rule"], finding["op_type"], facts["ok"]) == ("dtype", "Erf", False)
     assert "test_lint.py" in finding["where"]
     assert "float between casts" in finding["instead"]
-    text = CliRunner().invoke(app, ["lint", str(path)]).stdout
+    text = invoke("lint", str(path)).stdout
     assert "Erf" in text
     assert "test_lint.py" in text
     fx2onnx.export(Plain(), (torch.randn(3, dtype=torch.float64),), path)
-    assert CliRunner().invoke(app, ["lint", str(path)]).exit_code == 0
+    assert invoke("lint", str(path)).exit_code == 0
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -151,7 +150,7 @@ def test_bad_input(tmp_path: Path) -> None:
         ((str(tmp_path / "none.onnx"),), "E302"),
         ((str(tmp_path / "text.onnx"), "--target", "onnxruntine"), "E001"),
     ):
-        done = CliRunner().invoke(app, ["lint", *arguments])
+        done = invoke("lint", *arguments)
         assert (done.exit_code, f"[{code}]" in done.stderr) == (2, True)
 
 

@@ -9,43 +9,40 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import fx2onnx
-from fx2onnx.cli.main import app
 from fx2onnx.runner import InferenceSession, Trainer
-
-RUN = CliRunner()
+from tests.cli.support import invoke
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("cli") / "demo"
-    done = RUN.invoke(
-        app,
-        [
-            "export",
-            "zoo:mnist_cnn",
-            "--training",
-            "--optimizer",
-            "sgd",
-            "--learning-rate",
-            "0.05",
-            "-o",
-            str(target),
-            "--verify",
-            "--json",
-            "--report",
-            str(target.with_name("report.json")),
-        ],
-    )
+    report = target.with_name("report.json")
+    given = ("--optimizer", "sgd", "--learning-rate", 0.05, "--verify", "--json", "--report", report)
+    done = invoke("export", "zoo:mnist_cnn", "--training", *given, "-o", target)
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
-    assert json.loads(target.with_name("report.json").read_text()) == summary
+    assert json.loads(report.read_text()) == summary
     assert "train_step.onnx" in summary["files"]
     assert len(summary["verdicts"]) == 5
     assert all(verdict["ok"] for verdict in summary["verdicts"].values())
     return target
+
+
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that trains batches of four rows."""
+    module, folder = torch.nn.Linear(3, 1), tmp_path_factory.mktemp("cli") / "fixed"
+    fx2onnx.export_training(
+        module,
+        (torch.ones(4, 3),),
+        folder,
+        loss=torch.nn.functional.mse_loss,
+        targets={"y": torch.ones(4, 1)},
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    )
+    return folder
 
 
 @pytest.mark.long
@@ -56,9 +53,9 @@ def test_train_on_arrays(folder: Path, engine: str, tmp_path: Path) -> None:
     rows = np.random.default_rng(0).random((20, 1, 28, 28), np.float32)
     data = tmp_path / "data.npz"
     np.savez(data, **{image: rows, target: np.arange(20) % 10})
-    arguments = ["train", str(folder), "--data", str(data), "--steps", "6", "--batch", "16", "--engine", engine]
-    more = ["--resume", str(tmp_path / "state.safetensors"), "-o", str(tmp_path / "out"), "--json"]
-    done = RUN.invoke(app, arguments + more)
+    arguments = ["train", folder, "--data", data, "--steps", "6", "--batch", "16", "--engine", engine]
+    more = ["--resume", tmp_path / "state.safetensors", "-o", tmp_path / "out", "--json"]
+    done = invoke(*arguments, *more)
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert len(summary["losses"]) == 6
@@ -67,7 +64,7 @@ def test_train_on_arrays(folder: Path, engine: str, tmp_path: Path) -> None:
     assert [Path(path).name for path in summary["plots"]] == ["training.html", "training.svg"]
     assert all(Path(path).exists() for path in summary["plots"])
     assert InferenceSession(summary["model"]).run(None, {image: rows[:2]})[0].shape == (2, 10)
-    again = json.loads(RUN.invoke(app, arguments + more).stdout)
+    again = json.loads(invoke(*arguments, *more).stdout)
     assert again["steps"] == 12
 
 
@@ -77,9 +74,9 @@ def test_losses_are_shown(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     rows = {manifest["batch"][0]: np.zeros((8, 1, 28, 28), np.float32), manifest["targets"][0]: np.zeros(8, np.int64)}
     np.savez(data, **rows)
-    done = RUN.invoke(app, ["train", str(folder), "--data", str(data), "--steps", "2", "--quiet"])
+    done = invoke("train", folder, "--data", data, "--steps", "2", "--quiet")
     assert (done.exit_code, done.stdout) == (0, "")
-    done = RUN.invoke(app, ["train", str(folder), "--data", str(data), "--steps", "2"])
+    done = invoke("train", folder, "--data", data, "--steps", "2")
     assert "test accuracy" in done.stdout
 
 
@@ -91,9 +88,9 @@ def test_the_documented_example_learns(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     make, train = (line.split()[1:] for line in text.splitlines() if line.startswith("fx2onnx ") and "digits" in line)
     assert make[-1] == train[1] == "digits"
-    done = RUN.invoke(app, [*make[:-1], str(folder), "--no-verify", "--quiet"])
+    done = invoke(*make[:-1], folder, "--no-verify", "--quiet")
     assert done.exit_code == 0, done.output
-    done = RUN.invoke(app, ["train", str(folder), "--data", "digits", "--steps", "60", "-o", str(out), "--json"])
+    done = invoke("train", folder, "--data", "digits", "--steps", "60", "-o", out, "--json")
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert np.mean(summary["losses"][:5]) > 1.5
@@ -106,10 +103,7 @@ def test_the_documented_example_learns(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["export-training", "zoo:mnist_cnn", "--loss", "none", "-o", "OUT"], "--loss none is not known"),
-        (
-            ["export-training", "zoo:mnist_cnn", "--optimizer", "none", "-o", "OUT"],
-            "--optimizer none is not known",
-        ),
+        (["export-training", "zoo:mnist_cnn", "--optimizer", "none", "-o", "OUT"], "--optimizer none is not known"),
         (["export", "zoo:mnist_cnn", "--optimizer", "sgd", "-o", "OUT"], "fx2onnx export-training has it"),
         (["export", "zoo:mnist_cnn", "--loss", "mse", "-o", "OUT"], "fx2onnx export-training has it"),
         (["export-training", "zoo:mnist_cnn", "--learning-rate", "1", "-o", "OUT"], "is the optimizer's"),
@@ -123,43 +117,34 @@ def test_the_documented_example_learns(tmp_path: Path) -> None:
         (["train", "OUT", "--data", "digits"], "is no folder that trains"),
     ],
 )
-def test_mistakes(folder: Path, arguments: list[str], message: str, tmp_path: Path) -> None:
-    places = {"OUT": str(tmp_path / "out"), "FOLDER": str(folder)}
-    done = RUN.invoke(app, [places.get(argument, argument) for argument in arguments])
+def test_mistakes(fixed: Path, arguments: list[str], message: str, tmp_path: Path) -> None:
+    places = {"OUT": tmp_path / "out", "FOLDER": fixed}
+    done = invoke(*(places.get(argument, argument) for argument in arguments))
     assert done.exit_code == 2
     assert message in done.output
 
 
 @pytest.mark.long
-def test_a_folder_of_a_fixed_batch(tmp_path: Path) -> None:
+def test_a_folder_of_a_fixed_batch(fixed: Path, tmp_path: Path) -> None:
     """Steps and the test are of as many rows as it takes."""
-    module = torch.nn.Linear(3, 1)
-    folder, data = tmp_path / "fixed", tmp_path / "data.npz"
-    fx2onnx.export_training(
-        module,
-        (torch.ones(4, 3),),
-        folder,
-        loss=torch.nn.functional.mse_loss,
-        targets={"y": torch.ones(4, 1)},
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-    )
+    folder, data = fixed, tmp_path / "data.npz"
     draw = np.random.default_rng(0)
     x = draw.random((45, 3), np.float32)
     np.savez(data, input=x, y=x.sum(1, keepdims=True))
-    command = ["train", str(folder), "--data", str(data), "--steps", "30", "--json"]
-    done = RUN.invoke(app, command)
+    command = ["train", folder, "--data", data, "--steps", "30", "--json"]
+    done = invoke(*command)
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     trainer = Trainer(folder)
     assert (trainer.rows(), trainer.rows("eval")) == (4, 4)
     assert 0 < summary["test"]["loss"] < 0.2 < summary["losses"][0]
-    refused = RUN.invoke(app, [*command, "--batch", "5"])
+    refused = invoke(*command, "--batch", "5")
     assert (refused.exit_code, "takes 4 rows" in refused.output) == (2, True)
     np.savez(data, input=x[:4], y=x[:4, :1])
-    few = RUN.invoke(app, command)
+    few = invoke(*command)
     assert (few.exit_code, json.loads(few.stdout)["test"]) == (0, {})
     np.savez(data, input=x[:3], y=x[:3, :1])
-    assert "the data has 3" in RUN.invoke(app, command).output
+    assert "the data has 3" in invoke(*command).output
 
 
 @pytest.mark.parametrize(
@@ -180,7 +165,7 @@ def test_the_target_of_a_factory_is_dynamic_with_its_inputs(
     )
     monkeypatch.chdir(tmp_path)
     arguments = ["export-training", f"{tmp_path.name}.py:make", "--loss", loss, "--dynamic", dynamic, "-o", "folder"]
-    done = RUN.invoke(app, [*arguments, "--no-verify", "-q"])
+    done = invoke(*arguments, "--no-verify", "-q")
     assert done.exit_code == 0, done.output
     inputs = {each["name"]: each["shape"] for each in fx2onnx.inspect("folder/gradients.onnx")["inputs"]}
     assert (inputs["images"], inputs["target"]) == (["rows", 4], sizes)

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.verify.answers import METRICS, distance
+from tests.cli.support import invoke
 
 
 def value(metric: str, found: Any, wanted: Any) -> float:
@@ -148,10 +147,10 @@ def test_what_does_not_fit_is_one_error(classifier: tuple[Path, nn.Module], data
 
 def test_the_command_shows_how_far_answers_move(tmp_path: Path) -> None:
     path, data = tmp_path / "cnn.onnx", tmp_path / "data.npz"
-    assert CliRunner().invoke(app, ["export", "zoo:mnist_cnn", "-o", str(path), "--no-verify", "-q"]).exit_code == 0
+    assert invoke("export", "zoo:mnist_cnn", "-o", str(path), "--no-verify", "-q").exit_code == 0
     name = fx2onnx.inspect(path)["inputs"][0]["name"]
     np.savez(data, **{name: np.zeros((5, 1, 28, 28), np.float32)})
     args = ["verify", str(path), "zoo:mnist_cnn", "--data", str(data), "--metric", "top1", "--effort", "quick"]
-    done = CliRunner().invoke(app, args)
+    done = invoke(*args)
     assert done.exit_code == 0, done.output
     assert "top1 of" in done.output

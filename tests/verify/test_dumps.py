@@ -10,13 +10,12 @@ import onnx
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import runner
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.judge.engines import chosen_engines
+from tests.cli.support import invoke
 
 ARGS = (torch.linspace(-1, 1, 16).reshape(2, 8),)
 
@@ -79,7 +78,7 @@ def test_folders_have_files_by_nodes_or_values(made: tuple[Path, nn.Module, dict
     found = fx2onnx.locate(path, module, ARGS, dump=tmp_path)
     assert found is not None
     assert found.value == name
-    done = CliRunner().invoke(app, ["locate", str(path), "zoo:mnist_cnn", "--dump", str(tmp_path / "none")])
+    done = invoke("locate", str(path), "zoo:mnist_cnn", "--dump", str(tmp_path / "none"))
     assert done.exit_code == 2
 
 

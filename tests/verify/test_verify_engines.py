@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx import locate, verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.main import app
 from fx2onnx.judge.engines import DEFAULT, ENGINES, chosen_engines
+from tests.cli.support import invoke
 
 
 class Net(torch.nn.Module):
@@ -127,10 +126,10 @@ def test_the_command_takes_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     fx2onnx.export(torch.nn.ReLU(), (torch.randn(2, 3),), "m.onnx")
     arguments = ["verify", "m.onnx", "engine_models:relu"]
-    done = CliRunner().invoke(app, [*arguments, "--engine", "reference", "--engine", "runner"])
+    done = invoke(*arguments, "--engine", "reference", "--engine", "runner")
     assert done.exit_code == 0, done.output
     assert "reference" in done.stdout
     assert "onnxruntime" not in done.stdout
-    refused = CliRunner().invoke(app, ["verify", "m.onnx", "engine_models:missing", "--engine", "tvm"])
+    refused = invoke("verify", "m.onnx", "engine_models:missing", "--engine", "tvm")
     assert refused.exit_code == 2
     assert "[E001] unknown engine 'tvm'" in refused.stderr, "before the model is built"

@@ -15,14 +15,13 @@ import onnx
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import fx2onnx
 from fx2onnx.base import memory as base_memory
 from fx2onnx.base.errors import VerificationError
-from fx2onnx.cli.main import app
 from fx2onnx.judge import engines, memory
 from fx2onnx.verify import interface, verify, wide
+from tests.cli.support import invoke
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
 AXES = {"input": {0: "batch"}}
@@ -60,12 +59,12 @@ def test_a_model_that_does_not_fit_is_said_to_be_unverified(net: nn.Module, tmp_
 @pytest.mark.usefixtures("little_memory")
 def test_the_command_says_so(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
-    done = CliRunner().invoke(app, ["export", "zoo:mnist_cnn", "-o", str(path)])
+    done = invoke("export", "zoo:mnist_cnn", "-o", str(path))
     assert done.exit_code == 1
     assert "E502" in done.output
     assert "of memory are free" in done.output
     assert path.exists()
-    done = CliRunner().invoke(app, ["verify", str(path), "zoo:mnist_cnn", "--json"])
+    done = invoke("verify", str(path), "zoo:mnist_cnn", "--json")
     assert done.exit_code == 1
     assert "of memory are free" in json.loads(done.stdout)["unverified"]
 

@@ -172,7 +172,9 @@ class Branching:
     has_loops: bool = False
     """Loops that run as often as a size says are loops of the file."""
     has_exits: bool = False
-    """So are loops of a fixed length that Python leaves by data."""
+    """So are loops of a fixed length in which data decides."""
+    branches: frozenset[SourceLocation | None] = frozenset()
+    """The places of decisions of which there were too many in a run."""
     first_turns: frozenset[SourceLocation | None] = frozenset()
     """The lines of such loops whose first turn is run by itself."""
     unrolled: Recorded | Failed | None = None

@@ -65,6 +65,8 @@ def _with_plain_numbers(failed: Failed) -> Failed:
     return replace(failed, error=first.error, reason=first.reason)
 
 
+MOST_BRANCHES = 4
+"""Places of decisions around which loops of a fixed length are loops of the file: each is an attempt of its own."""
 _ABOUT_THE_RUN = (Reason.COMPOSITE, Reason.WRITTEN, Reason.NO_BRANCH, Reason.GRADIENTS, Reason.INDEX)
 
 
@@ -177,7 +179,10 @@ def _without_bodies(failed: Failed, _: Attempt) -> Attempt:
 def _needs_loops(failed: Failed) -> bool:
     """True if Python goes through as many elements as data says, and loops of the file were not tried, or not those that it leaves."""
     branching = failed.attempt.branching
-    is_untried = not branching.has_loops or (failed.reason is Reason.PATHS and not branching.has_exits)
+    is_untried = not branching.has_loops
+    if failed.reason is Reason.PATHS:
+        is_new = getattr(failed.error, "where", None) not in branching.branches
+        is_untried |= is_new and len(branching.branches) < MOST_BRANCHES
     is_untried = is_untried and branching.loop_failure is None
     return is_untried and failed.attempt.is_own_run and failed.attempt.operators.pre_dispatch
 

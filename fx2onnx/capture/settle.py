@@ -76,10 +76,13 @@ def settled(done: Recorded) -> Attempt | Outcome:
 
 def with_loops(outcome: Recorded | Failed, has_exits: bool = False) -> Attempt:
     """The attempt in which loops over sizes are loops of the file, instead of one with this outcome. ``has_exits``: those of a fixed
-    length that Python leaves by data, too.
+    length in which data decides, too.
     """
     branching = outcome.attempt.branching
     unrolled = branching.unrolled or outcome
+    if has_exits:
+        where = getattr(getattr(outcome, "error", None), "where", None)
+        branching = replace(branching, branches=branching.branches | {where})
     branching = replace(branching, has_loops=True, has_exits=has_exits, has_bodies=True, unrolled=unrolled)
     numbers = replace(outcome.attempt.numbers, takes_indices=True)
     return replace(

@@ -1,9 +1,9 @@
-"""The tests of a function's loops: of each iteration, of what leaves the loop, and of what leaves out the rest of an iteration."""
+"""The tests of a function's loops: of each iteration, and of what leaves the loop."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -14,24 +14,23 @@ from fx2onnx.torchcompat.source_ast import Place, is_within, place_of, position,
 T = TypeVar("T")
 
 
-def goes_through_left_loop(frame: FrameType) -> bool:
-    """Return whether the frame is at what a ``for`` goes through with an ``if ...`` in it that leaves it."""
+def is_at_loop(frame: FrameType, lines: Collection[int]) -> bool:
+    """Return whether the frame is at what a ``for`` goes through with one of these lines in it, or with an ``if ...`` that leaves it."""
     place = position(frame)
-    loops = (one.loop for one in _exits(frame.f_code) if isinstance(one.loop, ast.For)) if place is not None else ()
-    return any(is_within(place, place_of(loop.iter)) for loop in loops)  # type: ignore[arg-type]
+    loops = {one.loop for one in _exits(frame.f_code)} if place is not None else set()
+    for loop in ast.walk(tree_of(frame.f_code)) if place is not None else ():
+        # until Python 3.11 the place is that of the whole statement
+        if isinstance(loop, ast.For) and (place == place_of(loop) or is_within(place, place_of(loop.iter))):  # type: ignore[arg-type]
+            return loop in loops or any(loop.lineno <= line <= (loop.end_lineno or 0) for line in lines)
+    return False
 
 
 def loop_at(frame: FrameType) -> Place | None:
     """The place of the ``for`` that asks for its next element."""
     place = position(frame)  # until Python 3.11 that of the whole statement
-    found = [*(one.loop for one in _exits(frame.f_code)), *(one.loop for one in _skips(frame.f_code))]
+    found = [one.loop for one in _exits(frame.f_code)]
     loops = [loop for loop in found if isinstance(loop, ast.For)] if place is not None else []
     return next((place_of(loop) for loop in loops if place in (place_of(loop), place_of(loop.iter))), None)
-
-
-def skip_at(frame: FrameType) -> tuple[Skip, int] | None:
-    """The statement that leaves out the rest of a turn whose test the frame is at, with the number of the part that it asks for."""
-    return _asked_part(frame, [(one, one.head) for one in _skips(frame.f_code)])
 
 
 def exit_at(frame: FrameType) -> tuple[Exit, int] | None:
@@ -48,8 +47,7 @@ class Head:
     """The condition of each iteration of a ``while``, or of a ``while True`` in its first ``if ...`` that leaves it."""
 
     statement: ast.While | ast.If
-    loop: ast.For | ast.While | None
-    """None for a comprehension."""
+    loop: ast.For | ast.While
     operands: Sequence[tuple[ast.expr, bool]]
     """The parts of the test in order, each with the answer that is for staying in the loop."""
     tree: Tree
@@ -123,45 +121,7 @@ def _inner_ifs(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.If, list[ast.stmt
             yield from _inner_ifs(each.body)
 
 
-@dataclass(frozen=True, eq=False)
-class Skip:
-    """A test in a loop or comprehension, with one answer to which Python adds nothing to a list in that turn."""
-
-    loop: ast.For | ast.While | None
-    """None for a comprehension, whose function has no other loop."""
-    head: Head
-
-
-@lru_cache(maxsize=256)
-def _skips(code: CodeType) -> Sequence[Skip]:
-    found: list[tuple[ast.For | ast.While | None, Head | None]] = []
-    for node in ast.walk(tree_of(code)):
-        if isinstance(node, ast.ListComp | ast.GeneratorExp) and len(node.generators) == 1:
-            tests = node.generators[0].ifs
-            for test in tests:
-                statement = ast.copy_location(ast.If(test, [], []), node if len(tests) == 1 else test)
-                found.append((None, _head_of(statement, None, stays=True)))
-        elif isinstance(node, ast.For | ast.While):
-            *before, last = node.body
-            for place, each in enumerate(before):
-                leaves = isinstance(each, ast.If) and not each.orelse and isinstance(each.body[0], ast.Continue)
-                if leaves and _grows(node.body[place + 1 :]):
-                    found.append((node, _head_of(each, node, stays=False)))  # type: ignore[arg-type]
-            if isinstance(last, ast.If) and not last.orelse and _grows(last.body):
-                found.append((node, _head_of(last, node, stays=True)))
-    return [Skip(loop, head) for loop, head in found if head is not None]
-
-
-def _grows(body: Sequence[ast.stmt]) -> bool:
-    """Return whether statements add to lists."""
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    calls = (node.func for node in nodes if isinstance(node, ast.Call))
-    named = any(isinstance(func, ast.Attribute) and func.attr in ("append", "extend", "insert") for func in calls)
-    sums = (node.value for node in nodes if isinstance(node, ast.AugAssign))
-    return named or any(isinstance(value, ast.List) for value in sums)
-
-
-def _head_of(statement: ast.While | ast.If, loop: ast.For | ast.While | None, stays: bool) -> Head | None:
+def _head_of(statement: ast.While | ast.If, loop: ast.For | ast.While, stays: bool) -> Head | None:
     """The head with that test, whose truth ``stays`` is for staying in the loop; None where a part of it decides by itself."""
     operands: list[tuple[ast.expr, bool]] = []
     tree = _tree(statement.test, stays, operands)

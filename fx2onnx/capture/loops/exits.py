@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import torch
 import torch.fx
@@ -31,6 +32,10 @@ from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from fx2onnx.torchcompat.pytrees import flatten
 
 aten = torch.ops.aten
+Side: TypeAlias = tuple[torch.fx.Graph, list[torch.fx.Node]]
+"""A branch of an ``If``, and the values that it gives."""
+Numbers: TypeAlias = "frozenset[Hashable]"
+"""Exits of a turn, by their numbers, or by their statements where Python does more there."""
 
 
 @dataclass(eq=False)
@@ -49,8 +54,6 @@ class Left:
     """True if the turn has changed nothing before the exit."""
     again: Exit | None = None
     """The statement, if Python runs the turn once more to do what it does there."""
-    rest: torch.fx.Graph | None = None
-    """The rest of the turn, if Python leaves that out rather than the loop."""
 
 
 @dataclass(eq=False)
@@ -76,38 +79,18 @@ class Exits:
         """For how many turns Python stays at each exit, and behind them how many turns there are without exits."""
         self._joins: list[Join] = []
 
-    def skips(self) -> list[Left]:
-        """The tests with one answer to which Python leaves out the rest of the turn."""
-        return [left for left in self.found if left.rest is not None]
-
-    def graphs(self) -> list[torch.fx.Graph]:
-        """The graphs of the turn, of which each but the first is what Python does where it does not leave out the rest."""
-        return [self._loop._graph, *(left.rest for left in self.skips())]
-
-    def add_skip(self, test: Test, plan: Value, held: Value) -> None:
-        """Python leaves out the rest of the turn where the test holds; what is recorded from here on is that rest."""
-        env, values = self._loop.tracer.sizes, self._loop.tracer.values
-        self.add(test, plan, held)
-        for view in [*values.views.values()]:
-            view.memory.present()
-        for name, plugin in self._loop.tracer.plugins.items():
-            if name != "loops":
-                plugin.before_nested()
-        values.graph = self.found[-1].rest = torch.fx.Graph()
-        if isinstance(test, Relation):
-            env.know(supposed={**env.facts.supposed, test.negated(): None})
-
     def add_again(self, test: Test, again: Exit, plan: Value) -> None:
         """Python leaves where the test holds, and does more there; the turn is as if it had not begun."""
         values = self._loop.tracer.values
         memories = {key: values.node_of(carried.given) for key, (_, carried) in plan.memories.items()}
         self.found.append(Left(test, node_of(values, test), memories, again=again))
+        self._loop.left_again.setdefault(again)
 
     def add(self, test: Test, plan: Value, held: Value) -> None:
         """Python leaves where the test holds."""
         values = self._loop.tracer.values
         counts: dict[object, int] = {}
-        is_clean = not self.skips()
+        is_clean = not self._loop.paths.has_several
         for each in held.changes(plan.markers, is_over=False):
             if isinstance(each, str):
                 raise self._loop.loops.refused(each)
@@ -129,21 +112,17 @@ class Exits:
 
     def settle(self, index: Dim, turns: Scalar | None) -> None:
         """The turn is over. ``turns``: how many there are without exits; None where data tells."""
-        exits = [(place, left) for place, left in enumerate(self.found) if left.rest is None]
-        counts = self._counts = {place: _stays_for(left, index) for place, left in exits}
+        counts = self._counts = {place: _stays_for(left, index) for place, left in enumerate(self.found)}
         counts[len(self.found)] = turns
         known = [count for count in counts.values() if count is not None]
-        self.turns = least(known) if len(known) == len(counts) else None
+        self.turns = least(known) if len(known) == len(counts) and not self._loop.is_left_by_data else None
 
-    def again(self) -> list[frozenset[int]]:
-        """The exits where Python does more, each by itself."""
-        return [frozenset({place}) for place, left in enumerate(self.found) if left.again is not None]
-
-    def was_left_at(self, place: int) -> tuple[Relation, Scalar]:
+    def was_left_by(self, again: Exit) -> tuple[Relation, Scalar]:
         """The condition under which the loop was left at an exit where Python does more, and the number of that turn."""
         if self.turns is None:
-            number, counts = self._loop.counts[frozenset({place})], self._loop.counts
+            number, counts = self._loop.counts[frozenset({again})], self._loop.counts
             return Relation("lt", (number, counts[frozenset()])), number
+        place = next(place for place, left in enumerate(self.found) if left.again is again)
         number = self._counts[place]
         assert number is not None
         others = [
@@ -178,67 +157,56 @@ class Exits:
 
         return Join(output, at_exit, may_differ=bool(carried.free()))
 
-    def added(self, key: object, item: torch.fx.Node) -> Join:
-        """An element that the turn adds to a list; zeros where it does not."""
-        info, values = item.meta["val"], self._loop.tracer.values
-
-        def at_exit(left: Left) -> torch.fx.Node | None:
-            if left.rest is None:
-                return None
-            if left.counts.get(key, 0):
-                return item
-            zeros: torch.fx.Node = values.call(aten.full.default, ([*info.dims], 0), {"dtype": info.dtype}, info)
-            return zeros
-
-        return Join(item, at_exit)
-
-    def is_kept(self, grown: Grown) -> bool:
-        """Return whether every turn that ends adds to a list."""
-        counts = {left.counts.get(grown.identity, 0) for left in self.skips()}
-        if counts - {0, len(grown.items)}:
-            raise self._loop.loops.refused("a turn adds only some of several elements to a list")
-        return 0 not in counts or not grown.items
-
-    def adds(self, key: object) -> Join:
-        """Tell whether the turn adds to a list."""
+    def added(self, key: object, place: int, info: TensorInfo, item: torch.fx.Node | None) -> list[Join]:
+        """The element of that place which the turn adds to a list, zeros where it does not; and whether it does."""
         with self._outermost() as values:
             no, yes = (number(values, holds, torch.bool) for holds in (False, True))
-        return Join(yes, lambda left: None if left.rest is None else yes if left.counts.get(key, 0) else no)
+            zeros = (
+                values.call(aten.full.default, ([*info.dims], 0), {"dtype": info.dtype}, info) if item is None else item
+            )
+        adds = yes if item is not None else no
+        return [
+            Join(zeros, lambda left: None),
+            Join(adds, lambda left: adds if left.counts.get(key, 0) > place else no),
+        ]
 
-    def counted(self, index: Dim, before: frozenset[int]) -> Join:
+    def counted(self, index: Dim, before: Numbers) -> Join:
         """The number of turns so far but for one that is left by an exit of ``before``."""
         with self._outermost() as values:
             this, following = (number(values, count, torch.int64) for count in (index, index + 1))
-        places = {id(left): place for place, left in enumerate(self.found)}
-        return Join(following, lambda left: this if places[id(left)] in before else following)
+        keys = {id(left): left.again or place for place, left in enumerate(self.found)}
+        return Join(following, lambda left: this if keys[id(left)] in before else following)
 
     def stays(self, at_end: torch.fx.Node | None) -> Join:
         """Tell whether there is another turn; ``at_end``: whether there is behind the whole turn, where data tells."""
         with self._outermost() as values:
             no, yes = (number(values, holds, torch.bool) for holds in (False, True))
-        return Join(yes if at_end is None else at_end, lambda left: no if left.rest is None else yes)
+        return Join(yes if at_end is None else at_end, lambda left: no)
 
     @contextlib.contextmanager
     def _outermost(self) -> Iterator[Value]:
         """Inside, nodes are of the turn, whatever it leaves out."""
         values = self._loop.tracer.values
-        before, values.graph = values.graph, self._loop._graph
+        before, values.graph = values.graph, self._loop.paths.graphs[0]
         yield values
         values.graph = before
 
     def joined(self, joins: Sequence[Join]) -> list[torch.fx.Node]:
-        """The nodes of what the turn leaves, wherever Python leaves it, or leaves out the rest of it."""
+        """The nodes of what the turn leaves, wherever Python leaves it."""
         values, found = self._loop.tracer.values, [join.output for join in joins]
-        for left in reversed(self.found):
-            if left.rest is not None:
-                values.graph = left.node.graph
-            elif self.turns is not None:
-                continue
+        for left in reversed(self.found if self.turns is None else ()):
             others = [join.at_exit(left) or found[at] for at, join in enumerate(joins)]
-            infos = [*map(self._either, joins, found, others)]
-            is_whole = any(info != one.meta["val"] for info, one in zip(infos, found, strict=True))
-            if left.rest is not None or is_whole:
-                found = self._chosen(left, others, found, infos)
+            infos = [
+                self.either(*pair, join.may_differ)
+                for join, pair in zip(joins, zip(found, others, strict=True), strict=True)
+            ]
+            if any(info != one.meta["val"] for info, one in zip(infos, found, strict=True)):
+                places = [at for at, one in enumerate(found) if one is not others[at]]
+                sides = [(torch.fx.Graph(), [side[at] for at in places]) for side in (others, found)]
+                chosen = cond(values, left.node, sides, [infos[at] for at in places])
+                found = [*found]
+                for at, one in zip(places, chosen, strict=True):
+                    found[at] = one
             else:
                 found = [
                     one if one is two else values.call(aten.where.self, (left.node, two, one), {}, info)
@@ -246,59 +214,43 @@ class Exits:
                 ]
         return found
 
-    def _either(self, join: Join, one: torch.fx.Node, other: torch.fx.Node) -> TensorInfo:
+    def either(self, one: torch.fx.Node, other: torch.fx.Node, may_differ: bool) -> TensorInfo:
         """The type of one of two values, with new symbols for sizes in which they differ."""
         info: TensorInfo = one.meta["val"]
         its: TensorInfo = other.meta["val"]
         if info == its:
             return info
-        if (info.dtype, len(info.dims)) != (its.dtype, len(its.dims)) or not (join.may_differ or self._loop.may_free):
+        if (info.dtype, len(info.dims)) != (its.dtype, len(its.dims)) or not (may_differ or self._loop.may_free):
             raise self._loop.loops.refused("Python leaves the loop where a variable has another type")
         new = self._loop.tracer.sizes.new_unbacked
         return replace(info, dims=tuple(a if a == b else new() for a, b in zip(info.dims, its.dims, strict=True)))
 
-    def _chosen(
-        self, left: Left, skipped: list[torch.fx.Node], done: list[torch.fx.Node], types: Sequence[TensorInfo]
-    ) -> list[torch.fx.Node]:
-        """The values where Python leaves the rest of the turn out, or the loop, or those behind it."""
-        values, places = self._loop.tracer.values, [at for at, one in enumerate(done) if one is not skipped[at]]
-        infos = tuple(types[at] for at in places)
-        sides = [
-            Nested(torch.fx.Graph(), [], [skipped[at] for at in places], infos),
-            Nested(left.rest or torch.fx.Graph(), [], [done[at] for at in places], infos),
-        ]
-        if places:
-            node = values.call(HIGHER_ORDER["cond"], (left.node, *sides, []), {}, infos)
-            for index, at in enumerate(places):
-                done[at] = values.call(operator.getitem, (node, index), {}, infos[index])
-        return done
-
     # -- numbers and lists --------------------------------------------------------------------------------------------
     def moves(self, key: object, index: int, after: Value) -> bool:
-        """Return whether a number is another one where Python leaves out the rest of the turn."""
-        leaves = [left.values.get(key) for left in self.skips()]
+        """Return whether a number is another one where Python leaves a turn that has several paths."""
+        leaves = [left.values.get(key) for left in self.found] if self._loop.paths.has_several else []
         return any(each is not None and unwrap(each[index]) != unwrap(after) for each in leaves)
 
-    def before_number(self, key: object, entry: Entry, index: int) -> frozenset[int]:
+    def before_number(self, key: object, entry: Entry, index: int) -> Numbers:
         """The exits that leave a number as it was before the turn; others leave it as the turn does."""
         part = entry.parts[index]
         assert isinstance(part, Linear)
         after = at_turn(part.value, TURN + 1) if part.is_read else part.value
-        found = set()
+        found: set[Hashable] = set()
         for place, left in enumerate(self.found):
-            if self.turns is not None and left.rest is None:
+            if self.turns is not None:
                 continue
             leaves = left.values.get(key)
             now = None if leaves is None else at_turn(unwrap(leaves[index]), TURN, self._loop.index)
-            if now != after and (left.rest is not None or (now != part.value and leaves is not None)):
+            if now != after and now != part.value and leaves is not None:
                 raise self._loop.loops.refused(f"Python leaves the loop where {entry.place.name} is another number")
-            found |= {place} if now != after else set()
+            found |= {left.again or place} if now != after else set()
         return frozenset(found)
 
-    def before_added(self, grown: Grown) -> frozenset[int]:
+    def before_added(self, grown: Grown) -> Numbers:
         """The exits before what the turn adds to a list; others are behind it."""
-        exits = [(place, left) for place, left in enumerate(self.found) if left.rest is None and self.turns is None]
-        counts = {place: left.counts.get(grown.identity, 0) for place, left in exits}
+        exits = self.found if self.turns is None else []
+        counts = {left.again or place: left.counts.get(grown.identity, 0) for place, left in enumerate(exits)}
         if {*counts.values()} - {0, len(grown.items)}:
             raise self._loop.loops.refused("Python leaves the loop between elements that a turn adds to a list")
         return frozenset(place for place, count in counts.items() if not count)
@@ -308,6 +260,14 @@ def _stays_for(left: Left, index: Dim) -> Scalar | None:
     """For how many turns from 0 on Python stays at an exit, where a formula tells."""
     is_formula = left.is_clean and isinstance(left.test, Relation)
     return count_of(left.test.negated(), index) if is_formula else None  # type: ignore[union-attr]
+
+
+def cond(values: Value, test: Test, sides: Sequence[Side], types: Sequence[TensorInfo]) -> list[torch.fx.Node]:
+    """The values of one of two graphs, as an ``If``: of the first where the test holds."""
+    infos = tuple(types)
+    nested = [Nested(graph, [], nodes, infos) for graph, nodes in sides]
+    node = values.call(HIGHER_ORDER["cond"], (test, *nested, []), {}, infos)
+    return [values.call(operator.getitem, (node, at), {}, info) for at, info in enumerate(infos)]
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------------

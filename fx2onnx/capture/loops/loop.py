@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from types import FrameType
 
 import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
-from fx2onnx.capture.loops.exits import Exits, Join
-from fx2onnx.capture.loops.parts import FREE, Unlike, number_behind
-from fx2onnx.capture.loops.plan import Plan
+from fx2onnx.capture.loops.exits import Exits, Join, Numbers
+from fx2onnx.capture.loops.parts import FREE, Unlike
+from fx2onnx.capture.loops.paths import PathEnd, TurnPaths
+from fx2onnx.capture.loops.plan import Plan, Slot
 from fx2onnx.capture.loops.ragged import Added
 from fx2onnx.capture.loops.state import Grown, Held
-from fx2onnx.capture.loops.truths import TRUTH, HeadTest, Truth, negated
+from fx2onnx.capture.loops.truths import HeadTest, Truth, negated
 from fx2onnx.capture.loops.turns import Elements
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
@@ -28,8 +29,8 @@ from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
-from fx2onnx.torchcompat.loop_statements import Exit, Skip, exit_at, loop_at, skip_at
-from fx2onnx.torchcompat.pytrees import Rebuild, flatten
+from fx2onnx.torchcompat.loop_statements import Exit, exit_at, loop_at
+from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.source_ast import place_of
 
 MOST_TRIES = 6
@@ -56,14 +57,24 @@ class Loop:
         """Symbols of data that are known before the turn."""
         self.turns: DimLike = 0 if series is None else unwrap(series.length)
         """The number of iterations."""
-        self.counts: dict[frozenset[int], DimLike] = {}
+        self.counts: dict[Numbers, DimLike] = {}
         """The number of iterations but for one that Python leaves by some exits."""
-        self.exits = Exits(self)
+        self.exits, self.paths = Exits(self), TurnPaths(self)
+        self.shares = False
+        """True if tensors that the turn leaves may be one."""
+        self.left_again: dict[Exit, None] = {}
+        """The statements that leave the loop where Python runs the turn once more."""
+        self._is_over = False
+        self.is_left_by_data = False
+        """True if data decides on one of the paths of a turn whether there is another."""
         self.place = loop_at(frame)
         """The place of the ``for`` statement in the source; None where there is none."""
         self._tries = 0
         self._plan: Plan | None = None
         self._free: dict[tuple[str, str], Dim] = {}
+        self._count_again = 0
+        self._first_symbol = 0
+        """The number of the first symbol that the turn makes."""
 
     @property
     def may_free(self) -> bool:
@@ -81,7 +92,9 @@ class Loop:
             return self._first_turn()
         if self._plan is None:
             return self._element(self._begin(Held(self.frame, filled=self.loops.collected_by(self.frame)), Plan(self)))
-        if self.loops.open[-1] is not self or self.tracer.values.graph is not self.exits.graphs()[-1]:
+        if self._is_over:
+            raise StopIteration
+        if self.loops.open[-1] is not self or self.tracer.values.graph is not self.paths.graphs[-1]:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
             return self._after_turn(self._plan)
@@ -89,16 +102,18 @@ class Loop:
             return self._alone(str(error))
 
     def _element(self, index: Dim) -> Value:
-        assert self.series is not None
-        return self.series.at(sym_int(self.tracer.sizes, index))
+        assert self._whole is not None
+        return self._whole.at(sym_int(self.tracer.sizes, index))
 
     def _begin(self, held: Held, plan: Plan) -> Dim:
         self._held = held
         return self._turn(plan)
 
-    def _turn(self, plan: Plan) -> Dim:
-        """Begin to record a turn; what it carries is as the plan says. Returns its number."""
+    def _turn(self, plan: Plan, *, is_again: bool = False) -> Dim:
+        """Begin to record a turn; what it carries is as the plan says. ``is_again``: on another path. Returns its number."""
         tracer, env = self.tracer, self.tracer.sizes
+        self.paths = self.paths if is_again else TurnPaths(self)
+        self.paths.begin()
         for name, plugin in tracer.plugins.items():
             if name != "loops":
                 plugin.before_nested()
@@ -107,13 +122,17 @@ class Loop:
         self._plan, self._before, self._known = plan, ValuesBefore(tracer.values), env.kept()
         self.exits = Exits(self)
         self._viewed = frozenset(tracer.values.views)
-        self.known_before, env.unchecked, self._symbols = env.unbacked, {}, frozenset(tracer.values.symbols)
-        self._graph = tracer.values.graph = torch.fx.Graph()
+        if is_again:
+            env.next_unbacked = self._first_symbol
+        else:
+            self.known_before, self._first_symbol = env.unbacked, env.next_unbacked
+        env.unchecked, self._symbols = {}, frozenset(tracer.values.symbols)
+        tracer.values.graph = self.paths.graphs[0]
         self.loops.open.append(self)
         self._node = tracer.values.add_input("turn", tracer.values.new_fake((), torch.int64))
         index: Dim = env.new_unbacked()
         self.index = index
-        tracer.values.symbols[str(index)] = Symbol(str(index), number_behind(tracer, self._node), None)
+        tracer.values.symbols[str(index)] = Symbol(str(index), tracer.values.behind_input(self._node), None)
         env.hints = {**env.hints, str(index): self._hint()}
         supposed = [] if self.series is None else [*_below(index, unwrap(self.series.length))]
         supposed += [Relation("ge", (index, 1))] if self.first else []
@@ -142,8 +161,8 @@ class Loop:
     def stays(self, test: Test) -> bool | None:
         """The answer with which Python stays in the loop, where it asks whether to leave it; the file asks ``test``."""
         frame = user_frame()
-        found = (exit_at(frame) or skip_at(frame)) if frame is not None and frame is self.frame else None
-        if found is None or frame is None or (found[0].loop is not None and place_of(found[0].loop) != self.place):
+        found = exit_at(frame) if frame is not None and frame is self.frame else None
+        if found is None or frame is None or (place_of(found[0].loop) != self.place):
             return None
         (one, part), values = found, self.tracer.values
         stays = one.head.operands[part][1]
@@ -158,9 +177,7 @@ class Loop:
             self.loops.tests.expect(frame, one.head, tested.asked_behind(part, True), True)
         if isinstance(leaves, bool):
             return stays is not leaves
-        if isinstance(one, Skip):
-            self.exits.add_skip(leaves, self._plan, self._held)
-        elif one.does_more:
+        if one.does_more:
             self.exits.add_again(leaves, one, self._plan)
         else:
             self.exits.add(leaves, self._plan, self._held)
@@ -172,9 +189,9 @@ class Loop:
 
     def _again(self) -> Scalar | None:
         """The number of the turn that Python runs once more, since it leaves it by a statement that does more; else None."""
-        for place, left in enumerate(self.exits.found):
-            relation, number = self.exits.was_left_at(place) if left.again is not None else (None, None)
-            if relation is not None and number is not None and self.loops.tests.leaves(self, left.again, relation):
+        for again in self.left_again:
+            relation, number = self.exits.was_left_by(again)
+            if self.loops.tests.leaves(self, again, relation):
                 if self._whole is not None:
                     env, within = self.tracer.sizes, _below(number, unwrap(self._whole.length))
                     env.know(supposed={**env.facts.supposed, **dict.fromkeys(within)})
@@ -186,24 +203,36 @@ class Loop:
         return self._before.memories.values()
 
     def _after_turn(self, plan: Plan) -> Value:
-        self._tries += 1
         if self.wants_first:
             raise Unlike("Python decides by whether a turn is the first")
-        found = self._found(plan)
-        if found is plan:
-            self._finish(plan)
+        if self._ended(plan):
             again = self._again()
             if again is None or self._whole is None:
                 raise StopIteration
             return self._whole.at(sym_int(self.tracer.sizes, again))
+        return self._element(self.index)
+
+    def _ended(self, plan: Plan) -> bool:
+        """A turn is over. Records the loop where it is the last one; else another one has begun."""
+        self.exits.settle(self.index, self._counted())
+        left = self.is_left_by_data or self.exits.turns is None, len(self.left_again)
+        found = plan.after(self._held.changes(plan.markers), self._before)
+        if found is plan and self.paths.has_several and left != (self.is_left_by_data, self._count_again):
+            (self.is_left_by_data, self._count_again), found = left, plan.again()
+        if found is plan:
+            end = self.paths.ended(self._end_of_path(plan))
+            if end is not None:
+                self._finish(plan, end)
+                return True
+            self._leave(is_kept=False)
+            self._turn(plan.again(), is_again=True)
+            return False
+        self._tries += 1
         if self._tries > MOST_TRIES:
             raise self.loops.refused("what a turn changes differs from turn to turn")
         self._leave(is_kept=False)
-        return self._element(self._turn(found))
-
-    def _found(self, plan: Plan) -> Plan:
-        self.exits.settle(self.index, self._counted())
-        return plan.after(self._held.changes(plan.markers), self._before)
+        self._turn(found)
+        return False
 
     def _counted(self) -> Scalar | None:
         """The number of turns, but for those that are left; None where data tells."""
@@ -233,7 +262,7 @@ class Loop:
         """Everything is as before the turn; ``is_kept``: what was learnt of sizes stays."""
         tracer, env, before = self.tracer, self.tracer.sizes, self._before
         self.loops.open.pop()
-        self.loops.over |= {*self.exits.graphs()}
+        self.loops.over |= {*self.paths.graphs}
         self._held.put_back()
         assert self._plan is not None
         self._plan.leave()
@@ -253,7 +282,7 @@ class Loop:
                 tracer.values.root,
                 tracer.values.path_graph,
                 before.graph,
-                *(graph for one in self.loops.open for graph in one.exits.graphs()),
+                *(graph for one in self.loops.open for graph in one.paths.graphs),
             }
             symbols = tracer.values.symbols
             for name in [name for name, symbol in symbols.items() if symbol.node.graph not in alive]:
@@ -265,76 +294,74 @@ class Loop:
             env.next_unbacked, env.hints = next_unbacked, hints
         env.unchecked = self._known.unchecked
 
-    def _finish(self, plan: Plan) -> None:
-        """Record the loop, whose body is the last turn."""
+    def _end_of_path(self, plan: Plan) -> PathEnd:
+        """The path that ends here, with what the turn leaves on it."""
+        values, exits, joins = self.tracer.values, self.exits, dict[Hashable, Join]()
+        slots = [slot for one in plan.added.values() for slot in plan.slots(one)]
+        for slot in slots:
+            item = None if slot.leaf is None else self._as_tensor(slot.leaf)
+            if slot.is_packed:
+                item = plan.pack(slot, item)
+            info = self._type_of_item(slot, item)
+            joins |= zip(
+                (slot.item_key, slot.adds_key),
+                exits.added(slot.grown.identity, slot.place, info, None if item is None else values.node_of(item)),
+                strict=True,
+            )
+        if exits.turns is None:
+            before = {} if self.paths.has_several else map(exits.before_added, plan.added.values())
+            plan.count(self.index, [*before, *(frozenset({each}) for each in self.left_again)])
+            joins["stays"] = exits.stays(self._goes_on_at_end())
+        joins |= {one: one.output for one in plan.carried}
+        nodes = exits.joined([*joins.values()])
+        inputs: dict[Hashable, torch.fx.Node] = {"turn": self._node}
+        inputs |= zip(plan.carried, plan.inputs, strict=True)
+        may_differ = frozenset(key for key, join in joins.items() if join.may_differ)
+        symbols = {name: one for name, one in values.symbols.items() if name not in self._symbols}
+        return PathEnd(
+            self.paths.decisions, self.paths.graphs, inputs, dict(zip(joins, nodes, strict=True)), may_differ, symbols
+        )
+
+    def _finish(self, plan: Plan, end: PathEnd) -> None:
+        """Record the loop, whose body is the turn."""
         tracer = self.tracer
-        grown = [(one, one.before_loop(), flatten(one.items)) for one in plan.added.values()]
-        found = [(one, self._as_tensor(leaf.value)) for one, _, (leaves, _) in grown for leaf in leaves]
-        packs = [plan.pack(one, item) for one, item in found]
-        items = [
-            item if pack is None else self._as_tensor(item.shape[pack[1]])
-            for (_, item), pack in zip(found, packs, strict=True)
-        ]
-        added = [self._type_of_item(item) for item in items]
-        before = {one.identity: self.exits.before_added(one) for one, _, _ in grown}
-        stays = self._last(plan, before.values())
-        owners = [one.identity for one, _, (leaves, _) in grown for _ in leaves]
-        outputs = [one.output for one in plan.carried]
-        outputs += [self.exits.added(*each) for each in zip(owners, map(tracer.values.node_of, items), strict=True)]
-        some = [one.identity for one, _, _ in grown if not one.is_kept]
-        nodes = self.exits.joined([*outputs, *map(self.exits.adds, some), *stays])
-        nodes, goes_on = nodes[: len(nodes) - len(stays)], nodes[len(nodes) - len(stays) :]
+        before = {key: self.exits.before_added(one) for key, one in plan.added.items() if not self.paths.has_several}
+        stays = [end.outputs["stays"]] if "stays" in end.outputs else []
+        if not stays:
+            self.turns = self.exits.turns  # type: ignore[assignment]
+            self.series = Elements(sym_int(tracer.sizes, self.turns), lambda index: index)
+        elif self._goes_on_at_end() is not None:
+            self.series = None
+        slots = [slot for one in plan.added.values() for slot in plan.slots(one)]
+        wanted = [key for slot in slots for key in (slot.item_key, *([] if slot.grown.is_kept else [slot.adds_key]))]
+        carry, added = ([end.outputs[key] for key in keys] for keys in (plan.carried, wanted))
         self._leave(is_kept=True)
-        if not nodes:
+        self._is_over = True
+        self._held.forget()
+        tracer.values.symbols |= end.symbols
+        if not carry and not added:
             plan.give([])
             return
         if stays:
             self.turns = tracer.sizes.new_unbacked()
-        length = self.turns
-        inside = [node.meta["val"] for node in nodes[: len(plan.carried)]]
-        added += [TRUTH] * len(some)
-        types = (*inside, *added, *(node.meta["val"] for node in goes_on))
-        body = Nested(self._graph, [*plan.inputs, self._node], [*nodes, *goes_on], types)
-        stacked = [TensorInfo(info.dtype, (self.turns - self.first, *info.dims)) for info in added]  # type: ignore[arg-type]
+        nodes = [*carry, *added, *stays]
+        inputs = [end.inputs[key] for key in (*plan.carried, "turn")]
+        body = Nested(end.graphs[0], inputs, nodes, tuple(node.meta["val"] for node in nodes))
+        infos = [node.meta["val"] for node in added]
+        stacked = [TensorInfo(info.dtype, (self.turns - self.first, *info.dims)) for info in infos]  # type: ignore[arg-type]
         with tracer.values.at(self.where):
             start = plan.starts()
             numbers = [] if self.series is None else [torch.arange(self.first, self.series.length)]
-            infos = [*plan.types_behind(length), *stacked]
+            infos = [*plan.types_behind(self.turns), *stacked]
             xs = [*map(tracer.values.node_of, numbers)]
             results = record_scan(tracer, body, start, xs, infos=infos, is_left=bool(stays), begins=self._begins())
             if stays:
-                plan.counted(results[: len(plan.carried)])
-            plan.give(results[: len(plan.carried)])
-            carried = dict(zip(plan.carried, results, strict=False))
-            whole = [pack and (carried[pack[0]], pack[1]) for pack in packs]
-            left = zip(results[len(plan.carried) :], whole, strict=False)
-            kept = dict(zip(some, results[len(nodes) - len(some) : len(nodes)], strict=True))
-            for one, held, (leaves, rebuild) in grown:
-                parts = [Added(not isinstance(leaf.value, torch.Tensor), *next(left)) for leaf in leaves]
-                is_kept = kept.get(one.identity)
-                if before[one.identity]:
-                    count = sym_int(tracer.sizes, self.counts[before[one.identity]])
-                    parts = [part._replace(each=part.each[:count]) for part in parts]
-                    is_kept = None if is_kept is None else is_kept[:count]
-                if is_kept is not None:
-                    places = is_kept.nonzero()[:, 0]
-                    parts = [part._replace(each=part.each.index_select(0, places)) for part in parts]
-                self._grow(one, held, parts, rebuild)
+                plan.counted(results[: len(carry)])
+            plan.give(results[: len(carry)])
+            found = dict(zip([*plan.carried, *wanted], results, strict=True))
+            for key, one in plan.added.items():
+                self._grow(one, plan.slots(one), found, before.get(key, frozenset()))
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
-
-    def _last(self, plan: Plan, before: Iterable[frozenset[int]]) -> list[Join]:
-        """The node that tells whether there is another turn, where data does."""
-        exits = self.exits
-        if exits.turns is not None:
-            self.turns = exits.turns  # type: ignore[assignment]
-            self.series = Elements(sym_int(self.tracer.sizes, exits.turns), lambda index: index)
-            return []
-        at_end = self._goes_on_at_end()
-        if at_end is not None and exits.skips():
-            raise self.loops.refused("a turn adds to a list in some turns only, and data tells how many there are")
-        self.series = self.series if at_end is None else None
-        plan.count(self.index, [*before, *exits.again()])
-        return [exits.stays(at_end)]
 
     def _begins(self) -> torch.fx.Node | None:
         """The node that tells whether there is a first turn, where data does."""
@@ -345,7 +372,9 @@ class Loop:
             raise self.loops.refused(f"a turn adds a {type(item).__name__} to a list")
         return self.loops.as_tensor(item)  # type: ignore[no-any-return]
 
-    def _type_of_item(self, item: torch.Tensor) -> TensorInfo:
+    def _type_of_item(self, slot: Slot, item: torch.Tensor | None) -> TensorInfo:
+        if item is None:
+            return slot.info_at(self.index)
         if self.tracer.values.node_of(item).graph in self.loops.over:
             raise self.loops.refused("a turn adds as many elements to a list as a size says")
         info = tensor_info(item)
@@ -354,18 +383,31 @@ class Loop:
             raise self.loops.refused("a list holds tensors whose sizes differ from turn to turn")
         return info
 
-    def _grow(self, one: Grown, held: list[Value], parts: list[Added], rebuild: Rebuild) -> None:
+    def _grow(self, one: Grown, slots: list[Slot], found: Mapping[Hashable, torch.Tensor], before: Numbers) -> None:
         """The list has what stands for all that the turns added."""
+        parts = []
+        for slot in slots:
+            pack = (found[slot.pack[0]], slot.pack[1]) if slot.pack is not None else None
+            parts.append(Added(not isinstance(slot.sample, torch.Tensor), found[slot.item_key], pack))
+        adds = [] if one.is_kept else [found[slot.adds_key] for slot in slots]
+        if before:
+            count = sym_int(self.tracer.sizes, self.counts[before])
+            parts = [part._replace(each=part.each[:count]) for part in parts]
         if one.is_front:
             parts = [part._replace(each=part.each.flip(0)) for part in parts]
-        if len(one.items) > 1:
-            if len(one.items) != len(parts) or len({part.is_number for part in parts}) > 1:
+            adds = [each.flip(0) for each in adds]
+        held, rebuild = one.before_loop(), flatten(one.sample)[1]
+        is_several = len(one.sample) > 1
+        if is_several:
+            if len(one.sample) != len(parts) or len({part.is_number for part in parts}) > 1:
                 raise self.loops.refused("a turn adds several things to a list")
-            joined = torch.stack([part.each for part in parts], 1).flatten(0, 1)
-            marked = [self.loops.repeat(joined, parts[0].is_number)]
-        else:
-            marked = rebuild([part.marker(self.loops) for part in parts])
-        self.loops.grow(held, marked, one.is_front)
+            parts = [parts[0]._replace(each=torch.stack([part.each for part in parts], 1).flatten(0, 1))]
+            adds = [torch.stack(adds, 1).flatten(0, 1)] if adds else []
+        if adds:
+            places = adds[0].nonzero()[:, 0]
+            parts = [part._replace(each=part.each.index_select(0, places)) for part in parts]
+        marked = [part.marker(self.loops) for part in parts]
+        self.loops.grow(held, marked if is_several else rebuild(marked), one.is_front)
         if one.place is not None:
             put(one.place, held)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -11,6 +11,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.ragged import SIZE
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.python.places import Place
 from fx2onnx.capture.recording.values import tensor_info
@@ -80,7 +81,7 @@ class Linear:
 
     value: Scalar
     is_read: bool = True
-    before: frozenset[int] = frozenset()
+    before: frozenset[Hashable] = frozenset()
     """The exits of the loop that are before where it changes."""
 
 
@@ -118,7 +119,12 @@ class Kinds:
         """How a value goes from turn to turn: as ``known``, or else as one turn shows."""
         if _is_number(after):
             return self._number_part(place, before, after, known)
+        is_several = self._loop.paths.has_several
+        if isinstance(known, HandedOn) and isinstance(after, bool) and known.info.dtype == torch.bool:
+            return known
         if not isinstance(after, torch.Tensor):
+            if isinstance(before, bool) and isinstance(after, bool) and before is not after and is_several:
+                return HandedOn(TensorInfo(torch.bool, ()), torch.device("cpu"), before)
             if before is MISSING:
                 return known if isinstance(known, Constant) else Constant(after)
             if before is after or (type(before) is type(after) and before == after):
@@ -170,14 +176,14 @@ class Kinds:
         return TensorInfo(before.dtype, tuple(dims))
 
     def _number_part(self, place: Place, before: Value, after: Value, known: Part | None) -> Part:
-        if isinstance(before, float) or isinstance(after, float):
-            if before is MISSING or before == after:
-                return known or Constant(after)
-            raise self._loop.loops.refused(f"a turn changes the real number {place.name}")
-        value = at_turn(unwrap(after), TURN, self._index)
+        if isinstance(before, float | DataNumber) or isinstance(after, float | DataNumber):
+            return self._real_part(before, after, known)
+        value, is_changed = at_turn(unwrap(after), TURN, self._index), False
         if before is MISSING:
-            if _symbols(value) & self._own():
-                raise self._loop.loops.refused(f"{place.name} is a number that only the last turn knows")
+            if isinstance(known, Linear):
+                is_changed = known.value != value and self._loop.paths.has_several
+            if _symbols(value) & self._own() or isinstance(known, HandedOn) or is_changed:
+                return known if isinstance(known, HandedOn) else self._handed_on(None)
             same = isinstance(known, Linear) and known.value == value
             return known if same and known is not None else Linear(value, is_read=False)
         if not _is_number(before):
@@ -193,7 +199,20 @@ class Kinds:
                 return Linear(unwrap(before) + step * (TURN - self._loop.first))
         elif isinstance(known, Constant):
             return known
-        return HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), before, is_number=True)
+        return self._handed_on(before)
+
+    def _real_part(self, before: Value, after: Value, known: Part | None) -> Part:
+        """How a real number goes from turn to turn."""
+        if isinstance(known, HandedOn) and known.info.dtype == torch.float64:
+            return known
+        if type(before) is float or before is MISSING:
+            is_same = type(after) is float and (before is MISSING or before == after)
+            if is_same and (known is None or (isinstance(known, Constant) and known.value == after)):
+                return known or Constant(after)
+        return self._handed_on(None if before is MISSING else before, torch.float64)
+
+    def _handed_on(self, before: Value, dtype: torch.dtype = torch.int64) -> HandedOn:
+        return HandedOn(TensorInfo(dtype, ()), torch.device("cpu"), before, is_number=True)
 
     def info(self, value: Value) -> TensorInfo | None:
         """The type of a tensor; None for anything else."""
@@ -216,18 +235,12 @@ class Kinds:
         return self._loop.tracer.sizes.unbacked - self._loop.known_before  # type: ignore[no-any-return]
 
 
-def number_behind(tracer: Value, node: torch.fx.Node) -> torch.fx.Node:
-    """A node of a number that a turn is given: what sizes come from is no input of a graph."""
-    made: torch.fx.Node = tracer.values.call(aten.alias.default, (node,), {}, node.meta["val"])
-    return made
-
-
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | torch.SymInt) and not isinstance(value, bool)
+    return isinstance(value, int | float | torch.SymInt | DataNumber) and type(value) is not bool
 
 
 def kind_of(value: object) -> type:
-    return torch.Tensor if isinstance(value, torch.Tensor | int | float | torch.SymInt) else type(value)
+    return torch.Tensor if isinstance(value, torch.Tensor | int | float | torch.SymInt | DataNumber) else type(value)
 
 
 def name_of(value: object) -> str:

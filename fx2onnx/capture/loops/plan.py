@@ -4,13 +4,15 @@ memories that have them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.loops.exits import Numbers
 from fx2onnx.capture.loops.parts import (
     TURN,
     Entry,
@@ -22,7 +24,6 @@ from fx2onnx.capture.loops.parts import (
     at_turn,
     kind_of,
     name_of,
-    number_behind,
     with_sizes,
 )
 from fx2onnx.capture.loops.pieces import begin_of, simplest
@@ -38,6 +39,44 @@ from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.torchcompat.pytrees import flatten
 
 aten = torch.ops.aten
+COUNT = TensorInfo(torch.int64, ())
+
+
+@dataclass(eq=False)
+class Slot:
+    """A part of what a turn may add to a list."""
+
+    grown: Grown
+    place: int
+    """The number of the element."""
+    leaf: Value
+    """What this turn adds; None for nothing."""
+    sample: Value
+    info: TensorInfo | None
+    number: int
+    pack: tuple[HandedOn, int] | None = None
+    """All such parts one behind the other, where they differ in a size, and the axis of that."""
+
+    @property
+    def item_key(self) -> Hashable:
+        return "item", self.grown.identity, self.number
+
+    @property
+    def adds_key(self) -> Hashable:
+        return "adds", self.grown.identity, self.number
+
+    @property
+    def is_packed(self) -> bool:
+        return bool(axes_of(self.info))
+
+    def info_at(self, index: Dim) -> TensorInfo:
+        """The type of a part that a turn does not add."""
+        if self.info is not None and not self.is_packed:
+            return at_turn(self.info, index)  # type: ignore[no-any-return]
+        is_real = isinstance(self.sample, float | torch.SymFloat) and not self.is_packed
+        return TensorInfo(
+            torch.bool if isinstance(self.sample, bool) else torch.float64 if is_real else torch.int64, ()
+        )
 
 
 class Plan:
@@ -50,18 +89,23 @@ class Plan:
         self.entries: dict[object, Entry] = {}
         self.memories: dict[int, tuple[Memory, HandedOn]] = {}
         self.lists: dict[object, Grown] = {} if known is None else known.added
+        self._common: dict[object, HandedOn] = {} if known is None else known._common
+        """What turns hand on for lists and counts, the same on all paths."""
+        self._asked: set[object] = set() if known is None else known._asked
+        """The lists whose last element turns read."""
         self.added: dict[object, Grown] = {}
         """The lists that grew in the last turn, with what was added."""
         self.carried: list[HandedOn] = []
         self.inputs: list[torch.fx.Node] = []
         self._free: dict[str, Dim] = {}
         """Sizes without a formula, in the turn that runs."""
-        self._counters: dict[frozenset[int], HandedOn] = {}
+        self._counters: dict[Numbers, HandedOn] = {}
         self._turned: list[list[Value]] = []
         self._ends: list[tuple[object, HandedOn]] = []
         """Last elements of lists that the turn took."""
         self._lengths: list[tuple[object, HandedOn]] = []
         """The numbers of what the turns before added to a list, where some add nothing."""
+        self._slots: dict[object, list[Slot]] = {}
         self.markers: frozenset[int] = frozenset()
         """Ids of what stands in lists for what former turns added."""
 
@@ -82,6 +126,7 @@ class Plan:
 
     def _input(self, carried: HandedOn) -> torch.fx.Node:
         values, env = self.tracer.values, self.tracer.sizes
+        graph, values.graph = values.graph, self.loop.paths.graphs[0]
         known = at_turn(carried.info, self.index)
         for name in sorted(carried.free() - self._free.keys()):
             self._free[name] = env.new_unbacked()
@@ -91,10 +136,14 @@ class Plan:
         self.carried.append(carried)
         self.inputs.append(node)
         if carried.free():
-            values.tie_symbols(number_behind(self.tracer, node))
+            values.tie_symbols(values.behind_input(node))
         if carried.is_number:
             number_of = load_family("overloads.unbacked_scalars").number_of
-            carried.given = sym_int(self.tracer.sizes, number_of(self.tracer, number_behind(self.tracer, node)))
+            if carried.info.dtype == torch.int64:
+                carried.given = sym_int(self.tracer.sizes, number_of(self.tracer, node))
+            else:
+                carried.given = carried.given.item()
+        values.graph = graph
         return node
 
     def _given(self, part: Part) -> Value:
@@ -106,22 +155,23 @@ class Plan:
     def _stand_in(self, key: object, grown: Grown) -> None:
         """The list has what the turns before added, of which only the last element is at hand."""
         held = grown.holder if grown.place is None else [*grown.before]
-        item, info = grown.items[-1], grown.infos[-1]
+        item, info = grown.sample[-1], grown.infos[-1]
+        is_tensor = isinstance(item, torch.Tensor)
         if info is None:
             info = TensorInfo(torch.float32, ())
         start = held[-1] if held else None
         given: list[torch.Tensor] = []
 
         def element(index: Value) -> torch.Tensor:
-            if index != -1 or grown.infos[-1] is None or axes_of(info):
+            if index != -1 or not is_tensor or axes_of(info):
                 raise self.loop.loops.refused(
                     "a turn reads another element than the last of a list that the turns fill"
                 )
             if not given:
                 if not isinstance(start, torch.Tensor) or self.kinds.info(start) != info:
                     self.loop.wants_first = True
-                carried = HandedOn(info, item.device, start)
-                self._input(carried)
+                self._asked.add(key)
+                carried = self._handed_on("end", key, info, item.device, start)
                 self._ends.append((key, carried))
                 given.append(carried.given)
             return given[0]
@@ -131,12 +181,13 @@ class Plan:
 
         dims = with_sizes(at_turn(info, self.index), {str(SIZE): 1}).dims
         marker = self.tracer.values.new_fake(dims, info.dtype)
-        length = sym_int(self.tracer.sizes, (self.index - self.loop.first) * len(grown.items))
+        length = sym_int(self.tracer.sizes, (self.index - self.loop.first) * len(grown.sample))
         if not grown.is_kept:
-            counted = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), 0, is_number=True)
-            self._input(counted)
+            counted = self._handed_on("length", key, COUNT, torch.device("cpu"), 0, is_number=True)
             self._lengths.append((key, counted))
             length = counted.given
+        if key in self._asked:
+            element(-1)
         self.tracer.repeats[id(marker)] = Repeat(marker, length, whole, element)
         self.markers |= {id(marker)}
         held.append(marker)
@@ -144,6 +195,14 @@ class Plan:
         self._turned.append(held)
         if grown.place is not None:
             put(grown.place, held)
+
+    def _handed_on(
+        self, kind: str, key: object, info: TensorInfo, device: torch.device, start: Value, is_number: bool = False
+    ) -> HandedOn:
+        """Hand on a value for a list or a count, and give it to the turn as an input."""
+        carried = self._common.setdefault((kind, key, str(info)), HandedOn(info, device, start, is_number=is_number))
+        self._input(carried)
+        return carried
 
     def leave(self) -> None:
         """Lists are lists again."""
@@ -154,7 +213,8 @@ class Plan:
     def after(self, changes: Iterable[Change | Grown | str], before: ValuesBefore) -> Plan:
         """The plan itself, where the turn left what it says; else another one. Raises Unlike where the first turn differs."""
         found: dict[object, Change] = {}
-        self.added = {}
+        has_several = self.loop.paths.has_several
+        self.added = {key: one._replace(items=[], is_kept=False) for key, one in self.lists.items() if has_several}
         for each in changes:
             if isinstance(each, str):
                 raise self.loop.loops.refused(each)
@@ -162,13 +222,14 @@ class Plan:
             if grown is not None:
                 self._note_grown(grown)
             elif isinstance(each, Change):
-                is_read = each.is_read or (bool(self.loop.exits.found) and each.before is not MISSING)
+                may_stay = bool(self.loop.exits.found) or has_several
+                is_read = each.is_read or (may_stay and each.before is not MISSING)
                 found[each.place.identity] = each._replace(is_read=is_read)
         following = Plan(self.loop, self)
         for key in {**self.entries, **found}:
             following.entries[key] = self._entry(self.entries.get(key), found.get(key))
         for memory, carried in self.memories.values():
-            if memory.version == carried.given_version:
+            if memory.version == carried.given_version and not has_several:
                 raise Unlike("the first turn writes into a tensor that later ones do not write into")
         for memory, _ in before.written():
             known = self.memories.get(id(memory))
@@ -176,6 +237,7 @@ class Plan:
         following.memories |= self.memories
         is_known = self._is_same(following) and self.added.keys() == self.lists.keys()
         pairs = [(self.added[key], grown) for key, grown in self.lists.items()] if is_known else []
+        is_known &= len(self._ends) == len(self._asked & self.lists.keys())
         if not is_known or any(
             (one.infos, one.is_front, one.is_kept) != (two.infos, two.is_front, two.is_kept) for one, two in pairs
         ):
@@ -183,18 +245,42 @@ class Plan:
         self._take_outputs(before)
         return self
 
+    def again(self) -> Plan:
+        """The same plan, for another path through a turn."""
+        same = Plan(self.loop, self)
+        same.entries, same.memories = {**self.entries}, {**self.memories}
+        return same
+
     def longer(self, change: Change) -> Grown | None:
         """The list that takes the place of one, with further elements: ``out = out + [h]``."""
         is_list = type(change.before) is list and isinstance(change.after, list)
         return grown_list(change.after, change.before, self.markers, change.place) if is_list else None
 
     def _note_grown(self, grown: Grown) -> None:
-        items = grown.items
-        infos = tuple(map(self.kinds.info_of_item, items))
-        if len({*map(str, infos)}) > 1 or (len(items) > 1 and axes_of(infos[0])):
+        items, known = [*grown.items], self.lists.get(grown.identity)
+        infos = tuple(self.kinds.info_of_item(leaf.value) for leaf in flatten(items)[0])
+        if len(items) > 1 and (len({*map(str, infos)}) > 1 or axes_of(infos[0])):
             raise self.loop.loops.refused("a turn adds several things of different types to a list")
-        is_kept = self.loop.exits.is_kept(grown)
-        self.added[grown.identity] = grown._replace(items=items, infos=infos, is_kept=is_kept)
+        is_kept = not self.loop.is_left_by_data or not self.loop.paths.has_several
+        sample: Sequence[Value] = items
+        if known is not None:
+            is_kept &= known.is_kept and len(known.sample) == len(items)
+            if len(known.sample) > len(items) and known.infos[: len(infos)] == infos:
+                sample, infos = known.sample, known.infos
+        self.added[grown.identity] = grown._replace(items=items, infos=infos, is_kept=is_kept, sample=sample)
+
+    def slots(self, grown: Grown) -> list[Slot]:
+        """The parts of what turns may add to a list."""
+        found = self._slots.get(grown.identity)
+        if found is None:
+            samples, now = ([leaf.value for leaf in flatten([*part])[0]] for part in (grown.sample, grown.items))
+            now += [None] * (len(samples) - len(now))
+            is_several = len(grown.sample) > 1
+            found = self._slots[grown.identity] = [
+                Slot(grown, number if is_several else 0, *each, number)
+                for number, each in enumerate(zip(now, samples, grown.infos, strict=True))
+            ]
+        return found
 
     def _is_same(self, other: Plan) -> bool:
         if self.memories.keys() != other.memories.keys() or self.entries.keys() != other.entries.keys():
@@ -209,6 +295,8 @@ class Plan:
             else (known.place, known.before, known.is_read)  # type: ignore[union-attr]
         )
         after = value_at(place)
+        if after is MISSING and known is not None and all(isinstance(part, HandedOn) for part in known.parts):
+            return known  # another path gives the variable a value
         (leaves, _), (left, build) = flatten(before), flatten(after)
         is_alike = [leaf.keys for leaf in leaves] == [leaf.keys for leaf in left] and kind_of(before) is kind_of(after)
         if is_read and not is_alike:
@@ -221,7 +309,7 @@ class Plan:
         parts = [self.kinds.part(place, *each) for each in zip(starts, values, known_parts, strict=True)]
         for index, part in enumerate(parts):
             if isinstance(part, Linear) and is_read and self.loop.exits.moves(place.identity, index, values[index]):
-                parts[index] = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), starts[index], is_number=True)
+                parts[index] = HandedOn(COUNT, torch.device("cpu"), starts[index], is_number=True)
         entry = Entry(place, before, is_read, parts, build, values)
         if known is not None:
             known.after, known.build = values, build
@@ -235,54 +323,64 @@ class Plan:
             carried.output = exits.at_memory(memory_key, memory.present())
         tensors: list[torch.Tensor] = []
         for key, entry in self.entries.items():
+            is_missing = value_at(entry.place) is MISSING
             for index, (part, after) in enumerate(zip(entry.parts, entry.after, strict=True)):
                 if isinstance(part, HandedOn):
-                    if part.is_number:
-                        after = aten.scalar_tensor.default(after, dtype=torch.int64)
-                    else:
-                        tensors.append(after)
                     if entry.is_read is False and part not in self.carried:
                         self._input(part)
+                    after = part.given if is_missing else after
+                    if part.is_number:
+                        after = self.loop.loops.as_tensor(after).to(part.info.dtype)
+                    elif isinstance(after, torch.Tensor):
+                        tensors.append(after)
+                    else:
+                        after = self.loop.loops.as_tensor(after)
                     part.output = exits.at_place(key, index, part, values.node_of(after))
                 elif isinstance(part, Linear):
                     part.before = exits.before_number(key, entry, index)
+                    if part.before and self.loop.paths.has_several:
+                        raise self.loop.loops.refused(
+                            f"Python leaves the loop where {entry.place.name} is another number"
+                        )
         for key, carried in self._ends:
             items = self.added[key].items
-            carried.output = exits.at_list(key, len(items), carried, values.node_of(items[-1]))
+            carried.output = exits.at_list(
+                key, len(items), carried, values.node_of(items[-1] if items else carried.given)
+            )
         for key, carried in self._lengths:
             count = len(self.added[key].items)
             length = aten.scalar_tensor.default(carried.given + count, dtype=torch.int64)
             carried.output = exits.at_list(key, count, carried, values.node_of(length))
-        items = [leaf.value for grown in self.added.values() for leaf in flatten(grown.items)[0]]
+        items = [leaf.value for grown in self.added.values() for leaf in flatten([*grown.items])[0]]
         self._check_shared(tensors, [item for item in items if isinstance(item, torch.Tensor)], before)
 
-    def pack(self, grown: Grown, item: torch.Tensor) -> tuple[HandedOn, int] | None:
-        """The elements of a list that differ in one size, all behind each other as the loop carries them, and the axis of that size;
-        None for others.
-        """
-        info = self.kinds.info_of_item(item)
-        axes = axes_of(info)
-        if info is None or not axes:
-            return None
+    def pack(self, slot: Slot, item: torch.Tensor | None) -> torch.Tensor | None:
+        """Carry the elements of a list that differ in one size, all behind each other. Returns that size of this one."""
+        info, axes = slot.info, axes_of(slot.info)
+        assert info is not None
         if len(axes) > 1:
             raise self.loop.loops.refused("a list holds tensors that differ in more than one size from turn to turn")
         rest = [size for size in info.dims if size != SIZE]
-        dims = (self._size_of_pack(grown, item.shape[axes[0]]), *rest)
-        carried = HandedOn(TensorInfo(info.dtype, dims), item.device, 0)
-        self._input(carried)
-        pieces = [carried.given, item.movedim(axes[0], 0)]
-        packed = torch.cat(pieces[::-1] if grown.is_front else pieces)
+        dims = (self._size_of_pack(slot, item.shape[axes[0]] if item is not None else 0), *rest)
+        key = (slot.grown.identity, slot.number)
+        carried = self._handed_on("pack", key, TensorInfo(info.dtype, dims), slot.sample.device, 0)
+        slot.pack = carried, axes[0]
+        packed, size = carried.given, None
+        if item is not None:
+            pieces = [packed, item.movedim(axes[0], 0)]
+            packed, size = torch.cat(pieces[::-1] if slot.grown.is_front else pieces), item.shape[axes[0]]
         node = self.tracer.values.node_of(packed)
-        carried.output = self.loop.exits.at_list(grown.identity, len(grown.items), carried, node)
-        return carried, axes[0]
+        carried.output = self.loop.exits.at_list(slot.grown.identity, len(slot.grown.items), carried, node)
+        return None if size is None else self.loop.loops.as_tensor(size)
 
-    def _size_of_pack(self, grown: Grown, size: Value) -> DimLike:
+    def _size_of_pack(self, slot: Slot, size: Value) -> DimLike:
         """The size of all that the turns before have added, where the elements are pieces one behind the other; else one without a
         formula.
         """
         begin = begin_of(at_turn(unwrap(size), TURN, self.index), TURN)
-        if begin is None or not grown.is_kept or self.loop.exits.found:
-            return self.loop.free_size(0, f"{grown.identity} {len(self.carried)}")  # type: ignore[no-any-return]
+        is_steady = slot.grown.is_kept and not self.loop.exits.found and not self.loop.paths.has_several
+        if begin is None or not is_steady:
+            return self.loop.free_size(0, f"{slot.grown.identity} {slot.number}")  # type: ignore[no-any-return]
         return begin - simplest(at_turn(begin, self.loop.first), self.tracer.sizes)  # type: ignore[return-value]
 
     def _check_shared(self, tensors: list[torch.Tensor], items: list[torch.Tensor], before: ValuesBefore) -> None:
@@ -303,17 +401,17 @@ class Plan:
         if of_items & written or (writes_given and is_shared):
             raise self.loop.loops.refused("a list holds tensors that later turns write into")
         counts = [*map(id, memories)]
-        self.loop.shares = any(counts.count(one) > 1 or one in before.memories for one in counts)
+        self.loop.shares |= any(counts.count(one) > 1 or one in before.memories for one in counts)
         if self.loop.shares:
             self.loop.loops.fixed |= {id(memory): memory for memory in memories}
         self._shared = self.loop.shares
 
-    def count(self, index: Dim, before: Iterable[frozenset[int]]) -> None:
+    def count(self, index: Dim, before: Iterable[Numbers]) -> None:
         """Also hand on the number of turns so far, and those but for a turn that some exits leave."""
+        self._counters = {}
         linear = [part.before for entry in self.entries.values() for part in entry.parts if isinstance(part, Linear)]
-        for exits in dict.fromkeys([frozenset[int](), *linear, *before]):
-            counter = HandedOn(TensorInfo(torch.int64, ()), torch.device("cpu"), self.loop.first)
-            self._input(counter)
+        for exits in dict.fromkeys([frozenset[Any](), *linear, *before]):
+            counter = self._handed_on("turns", exits, COUNT, torch.device("cpu"), self.loop.first)
             counter.output = self.loop.exits.counted(index, exits)
             self._counters[exits] = counter
 

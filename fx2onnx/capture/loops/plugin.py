@@ -34,7 +34,7 @@ from fx2onnx.capture.shapes.symnode import may_be_size, sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import user_frame, user_location
-from fx2onnx.torchcompat.loop_statements import goes_through_left_loop
+from fx2onnx.torchcompat.loop_statements import is_at_loop
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import flatten
 
@@ -182,7 +182,7 @@ class Loops(RunPlugin):
     def may_loop(self, count: Value) -> bool:
         """Return whether a number of turns is a size that not only a few are."""
         if not may_be_size(count):
-            return False
+            return type(count) is int and self._may_branch(count)
         dim = unwrap(count)
         return isinstance(dim, Dim) and not dim.is_real and (dim.as_symbol() is not None or not self._few(dim))
 
@@ -197,10 +197,19 @@ class Loops(RunPlugin):
         return turns.range_of(start, count, step)
 
     def left_range(self, plain: range) -> Value:
-        """The stand-in for a ``range`` of a fixed length, if its loop ends by a data-dependent ``break``."""
-        frame = user_frame()
-        is_left = frame is not None and len(plain) > 1 and goes_through_left_loop(frame)
-        return turns.range_of(plain.start, len(plain), plain.step) if is_left else plain
+        """The stand-in for a ``range`` of a fixed length, if data decides in its turns."""
+        is_loop = self._may_branch(len(plain))
+        return turns.range_of(plain.start, len(plain), plain.step) if is_loop else plain
+
+    def _may_branch(self, count: int) -> bool:
+        """Return whether Python is at a loop of a fixed length whose turns have branches by data, or are left by data."""
+        frame = user_frame() if self.tracer.has_exits and count > 1 else None
+        if frame is None:
+            return False
+        code = frame.f_code
+        names = (code.co_filename, code.co_name)
+        lines = [each.line for each in self.tracer.branches if each is not None and (each.file, each.function) == names]
+        return is_at_loop(frame, lines)
 
     def iterator(self, series: Elements | None, held: list[Value] | None) -> TurnsIterator:
         return TurnsIterator(self, series, held)
@@ -310,6 +319,10 @@ class Loops(RunPlugin):
         loop = self.open[-1]
         stays = loop.stays(test)
         return loop.answer(test) if stays is None and isinstance(test, Relation) else stays
+
+    def decide(self, test: Test) -> bool | None:
+        """How a decision by data goes in a turn, which is run once for each outcome; None outside of turns."""
+        return self.open[-1].paths.decide(test) if self.open else None
 
 
 PLUGIN = Loops

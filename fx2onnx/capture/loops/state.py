@@ -42,9 +42,11 @@ class Grown(NamedTuple):
     is_front: bool = False
     """True where turns add to its beginning."""
     infos: tuple[Value, ...] = ()
-    """The types of ``items``."""
+    """The types of ``sample``."""
     is_kept: bool = True
-    """False if some turns add nothing."""
+    """False if some turns add nothing, or less."""
+    sample: Sequence[Value] = ()
+    """What a turn adds that adds all that turns may add."""
 
     @property
     def identity(self) -> object:
@@ -94,7 +96,7 @@ class Held:
         grown = self._filled() if is_over else []
         if len(grown) == 1:
             yield Grown(grown[0], [*grown[0]], is_hidden=True)
-        elif self._hidden and is_over:
+        elif grown:
             yield "what a list is made of cannot be told"
 
     def _filled(self) -> list[list[Value]]:
@@ -108,6 +110,10 @@ class Held:
         if len(alone) == 1:
             self._hidden, self._is_found = {id(alone[0]): alone[0]}, True
         return alone
+
+    def forget(self) -> None:
+        """Hold no list any more that something else may fill."""
+        self._hidden = {}
 
     def put_back(self) -> None:
         """Everything is as it was before the turn."""

@@ -115,6 +115,9 @@ class Turns(list):  # type: ignore[type-arg]
         """The number of its elements."""
         return sum(1 if (count := _length(one)) is None else count for one in self._repeats())
 
+    def __bool__(self) -> bool:
+        return bool(self.length() > 0)
+
     def whole(self) -> torch.Tensor:
         """All elements along a new first axis."""
         held = self._repeats()

@@ -17,7 +17,7 @@ import torch.fx
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.loops.exits import count_of
-from fx2onnx.capture.loops.loop import MOST_TRIES, Loop
+from fx2onnx.capture.loops.loop import Loop
 from fx2onnx.capture.loops.parts import Unlike
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Held
@@ -28,7 +28,7 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
-from fx2onnx.torchcompat.loop_statements import Exit, Head, exit_at, head_at, skip_at
+from fx2onnx.torchcompat.loop_statements import Exit, Head, exit_at, head_at
 from fx2onnx.torchcompat.source_ast import Place, place_of
 
 AnyLoop = TypeVar("AnyLoop", bound=Loop)
@@ -40,7 +40,7 @@ class While(Loop):
 
     def __init__(self, loops: Value, frame: FrameType, head: Head) -> None:
         super().__init__(loops, frame, None)
-        self.head, self.place = head, place_of(head.loop or head.statement)
+        self.head, self.place = head, place_of(head.loop)
         self._operand = 0
         """The part of the test that Python asks for."""
         self._start: Truth = True
@@ -58,7 +58,7 @@ class While(Loop):
         test = self._test()
         if self._plan is None:
             return self._starts(test)
-        if self.loops.open[-1] is not self or self.tracer.values.graph is not self.exits.graphs()[-1]:
+        if self.loops.open[-1] is not self or self.tracer.values.graph is not self.paths.graphs[-1]:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
             return bool(self._goes_on(self._plan, test))
@@ -79,8 +79,8 @@ class While(Loop):
             self._begin(Held(self.frame, self.head.operands[self._operand][1]), Plan(self))
         return test is not False
 
-    def _turn(self, plan: Plan) -> Dim:
-        index, env = super()._turn(plan), self.tracer.sizes
+    def _turn(self, plan: Plan, *, is_again: bool = False) -> Dim:
+        index, env = super()._turn(plan, is_again=is_again), self.tracer.sizes
         test = self._test()
         self._count = None
         if isinstance(test, Relation):
@@ -92,19 +92,10 @@ class While(Loop):
         return index
 
     def _goes_on(self, plan: Plan, test: Truth) -> bool:
-        self._tries += 1
         if self.wants_first:
             raise Unlike("Python decides by whether a turn is the first")
         self._continues = test
-        found = self._found(plan)
-        if found is plan:
-            self._finish(plan)
-            return self._again() is not None
-        if self._tries > MOST_TRIES:
-            raise self.loops.refused("what a turn changes differs from turn to turn")
-        self._leave(is_kept=False)
-        self._turn(found)
-        return True
+        return not self._ended(plan) or self._again() is not None
 
     def _counted(self) -> Scalar | None:
         return self._count
@@ -230,8 +221,8 @@ class LoopTests:
 
     def _in_last_turn(self, frame: FrameType) -> bool | None:
         """The answer to a test that leaves a loop in the turn of it that Python runs once more."""
-        found = exit_at(frame) or skip_at(frame)
-        if found is None or found[0].loop is None:
+        found = exit_at(frame)
+        if found is None:
             return None
         (one, part), loop = found, place_of(found[0].loop)
         for its_frame, place, statement in reversed(self._leaving):

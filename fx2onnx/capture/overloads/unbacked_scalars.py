@@ -55,7 +55,7 @@ def number_of(tracer: Tracer, node: torch.fx.Node) -> Scalar:
     symbol = tracer.unbacked_scalars[node] = tracer.sizes.new_unbacked()
     if not is_nonnegative(tracer, node):
         tracer.sizes.know(signed=tracer.sizes.facts.signed | {str(symbol)})
-    tracer.values.symbols[str(symbol)] = Symbol(str(symbol), node, None)
+    tracer.values.symbols[str(symbol)] = Symbol(str(symbol), tracer.values.behind_input(node), None)
     return symbol
 
 

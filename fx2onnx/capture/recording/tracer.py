@@ -79,7 +79,9 @@ class Tracer:
         self.has_loops = False
         """Whether loops that run as often as a size says are loops of the file."""
         self.has_exits = False
-        """Whether those of a fixed length that Python leaves by data are, too."""
+        """Whether those of a fixed length in which data decides are, too."""
+        self.branches: frozenset[SourceLocation | None] = frozenset()
+        """The places of these decisions."""
         self.first_turns: frozenset[SourceLocation | None] = frozenset()
         """The lines of those whose first turn is run by itself."""
         self._spans = events.details()
@@ -361,6 +363,8 @@ class Tracer:
         answer: bool | None = self.plugin("loops").answer(test) if self.has_loops else None
         if answer is None and self.has_if_bodies:
             answer = self.plugin("if bodies").answer(test)
+        if answer is None and self.has_loops:
+            answer = self.plugin("loops").decide(test)
         return self.trace.choose(self.values, self.sizes, test, error, is_needed) if answer is None else answer
 
     @answers_for_caller

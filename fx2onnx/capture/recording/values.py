@@ -278,6 +278,15 @@ class Values:
             self.sources[node] = view
         return node
 
+    def behind_input(self, node: torch.fx.Node) -> torch.fx.Node:
+        """A node with the value of an input of a nested graph: what a symbol comes from is none. Any other node itself."""
+        if node.op != "placeholder" or node.graph is self.root or node.graph is self.path_graph:
+            return node
+        graph, self.graph = self.graph, node.graph
+        made: torch.fx.Node = self.call(torch.ops.aten.alias.default, (node,), {}, node.meta["val"])
+        self.graph = graph
+        return made
+
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that forward built from Python numbers."""
         with no_dispatch():

@@ -1,0 +1,229 @@
+"""Loops of the file whose turns have branches by data: each path through a turn is a branch of the body; against eager PyTorch at sizes and
+data that take each path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.capture.test_while_loops import rows, start
+from tests.support import check
+
+Program = Callable[..., Any]
+PROGRAMS: list[Program] = []
+FIXED: list[Program] = []
+
+
+def program(function: Program) -> Program:
+    PROGRAMS.append(function)
+    return function
+
+
+def fixed(function: Program) -> Program:
+    FIXED.append(function)
+    return function
+
+
+@program
+def adds_in_mid_turn(x: torch.Tensor) -> Any:
+    out, h = [x[0]], start(x)
+    for row in x:
+        if row.sum() > 0:
+            out.append(row)
+        h = h * 0.5 + row
+    return torch.stack(out), h
+
+
+@program
+def statements_on_a_line(x: torch.Tensor) -> Any:
+    out, h, count = [x[0]], start(x), 0
+    for row in x:
+        # fmt: off
+        if row.sum() > 0: h = h + row; out.append(h); count += 1  # noqa: E701, E702
+        # fmt: on
+        h = h * 0.9
+    return torch.stack(out), count
+
+
+@program
+def chain_of_elif(x: torch.Tensor) -> Any:
+    large, small, others = [x[0]], [x[0]], [x[0]]
+    for row in x:
+        if row.sum() > 1:
+            large.append(row)
+        elif row.sum() < -1:
+            small.append(row)
+        else:
+            others.append(row * 2)
+    return torch.stack(large), torch.stack(small), torch.stack(others)
+
+
+@program
+def adds_up_to_two(x: torch.Tensor) -> Any:
+    out, h = [x[0]], start(x)
+    for row in x:
+        if row.sum() > 0:
+            out.append(row)
+        if row[0] > -0.5:
+            out.append(row * 2)
+        h = h + row
+    return torch.stack(out), h
+
+
+@program
+def parts_between_marks(x: torch.Tensor) -> Any:
+    parts, begin = [], 0
+    for i in range(1, x.shape[0]):
+        if x[i, 0] > 0:
+            parts.append(x[begin:i])
+            begin = i
+    parts.append(x[begin:])
+    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+
+
+@program
+def states_of_numbers(x: torch.Tensor) -> Any:
+    is_inside, begin, spans = False, 0, [torch.tensor([0, 0])]
+    for i in range(x.shape[0]):
+        if x[i].sum() > 0 and not is_inside:
+            is_inside, begin = True, i
+        elif x[i].sum() <= 0 and is_inside:
+            is_inside = False
+            spans.append(torch.tensor([begin, i]))
+    return torch.stack(spans)
+
+
+@program
+def greatest_number(x: torch.Tensor) -> Any:
+    best, place = float("-inf"), -1
+    for i in range(x.shape[0]):
+        value = x[i].sum().item()
+        if value > best:
+            best, place = value, i
+    return place, best
+
+
+@program
+def real_numbers(x: torch.Tensor) -> Any:
+    factor, total, out = 1.0, 0.0, []
+    for row in x:
+        factor = factor * 0.9
+        total += row.sum().item()
+        out.append(row * factor)
+    return torch.stack(out), total
+
+
+@program
+def left_on_one_path(x: torch.Tensor) -> Any:
+    h, count = start(x), 0
+    for row in x:
+        if row[0] > 0:
+            h = h + row
+            if h.sum() > 4:
+                break
+        else:
+            count += 1
+    return h, count
+
+
+@program
+def steps_by_data(x: torch.Tensor) -> Any:
+    i, out = 0, [x[0]]
+    while i < x.shape[0]:
+        if x[i].sum() > 0:
+            out.append(x[i])
+            i += 2
+        else:
+            i += 1
+    return torch.stack(out)
+
+
+@program
+def writes_on_one_path(x: torch.Tensor) -> Any:
+    found = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        if x[i].sum() > 0:
+            found[i] = x[i] * 2
+        elif x[i, 0] < -0.5:
+            found[i, 0] = 1
+    return found
+
+
+@program
+def best_path(x: torch.Tensor) -> Any:
+    moves = torch.linspace(-1, 1, 9).reshape(3, 3)
+    score, back = x[0], []
+    for t in range(1, x.shape[0]):
+        scores, places = [], []
+        for j in range(3):
+            all_scores = score + moves[:, j]
+            place = all_scores.argmax()
+            places.append(place)
+            scores.append(all_scores[place] + x[t, j])
+        back.append(torch.stack(places))
+        score = torch.stack(scores)
+    last = score.argmax()
+    path = [last]
+    for places in back[::-1]:
+        last = places[last]
+        path.insert(0, last)
+    return torch.stack(path), score.max()
+
+
+@fixed
+def steps_of_adapted_size(x: torch.Tensor) -> Any:
+    t, step, y, taken = torch.zeros(()), torch.tensor(0.1), x.mean(0), 0
+    for _ in range(30):
+        change = torch.sin(y) * step
+        if change.abs().max() > 0.05:
+            step = step * 0.5
+        else:
+            y, t, step = y + change, t + step, step * 1.2
+            taken += 1
+    return y, t, taken
+
+
+@fixed
+def rows_of_a_fixed_number(x: torch.Tensor) -> Any:
+    out, h = [x[0]], start(x)
+    for row in x:
+        if row.sum() > 0:
+            out.append(h + row)
+        h = h * 0.9 + row
+    return torch.stack(out), h
+
+
+@fixed
+def greedy_search(x: torch.Tensor) -> Any:
+    table = torch.linspace(-2, 2, 15).reshape(5, 3).sin()
+    c, token, tokens, total = x.mean(0), 1, [], torch.zeros(())
+    for _ in range(12):
+        scores = (table @ (c + table[token])).log_softmax(0)
+        best = scores.argmax()
+        total = total + scores[best]
+        token = int(best)
+        if token == 0:
+            break
+        tokens.append(best + 1)
+        c = c.roll(1) * 1.1
+    return torch.stack([torch.tensor(-1), *tokens]) if not tokens else torch.stack(tokens), total
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.long_cases(but=["adds_in_mid_turn", "real_numbers", "left_on_one_path"])
+def test_turns_with_branches(program: Program) -> None:
+    others = [(rows(count, *large),) for count, large in ((1, ()), (2, (1,)), (9, (4,)), (7, (0, 6)), (30, (2, 5)))]
+    result = check(program, (rows(12, 3),), others=others, dynamic_shapes={"x": {0: "n"}})
+    assert {"Loop", "Scan"} & {node.op_type for node in result.model.graph}
+
+
+@pytest.mark.parametrize("program", FIXED, ids=lambda program: program.__name__)
+@pytest.mark.long
+def test_loops_of_a_fixed_length(program: Program) -> None:
+    others = [(rows(12, *large),) for large in ((), (0,), (4, 7), (11,))]
+    result = check(program, (rows(12, 3),), others=others)
+    assert {"Loop", "Scan"} & {node.op_type for node in result.model.graph}

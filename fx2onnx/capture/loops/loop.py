@@ -15,7 +15,7 @@ from fx2onnx.capture.loops.parts import FREE, Unlike
 from fx2onnx.capture.loops.paths import PathEnd, TurnPaths
 from fx2onnx.capture.loops.plan import Plan, Slot
 from fx2onnx.capture.loops.ragged import Added
-from fx2onnx.capture.loops.state import Grown, Held
+from fx2onnx.capture.loops.state import UNTOLD, Grown, Held
 from fx2onnx.capture.loops.truths import HeadTest, Truth, negated
 from fx2onnx.capture.loops.turns import Elements
 from fx2onnx.capture.python.data_numbers import DataNumber
@@ -216,7 +216,7 @@ class Loop:
         """A turn is over. Records the loop where it is the last one; else another one has begun."""
         self.exits.settle(self.index, self._counted())
         left = self.is_left_by_data or self.exits.turns is None, len(self.left_again)
-        found = plan.after(self._held.changes(plan.markers), self._before)
+        found = plan.after(self._held.changes(plan.markers, may_add_nothing=self.paths.has_several), self._before)
         if found is plan and self.paths.has_several and left != (self.is_left_by_data, self._count_again):
             (self.is_left_by_data, self._count_again), found = left, plan.again()
         if found is plan:
@@ -335,6 +335,8 @@ class Loop:
         slots = [slot for one in plan.added.values() for slot in plan.slots(one)]
         wanted = [key for slot in slots for key in (slot.item_key, *([] if slot.grown.is_kept else [slot.adds_key]))]
         carry, added = ([end.outputs[key] for key in keys] for keys in (plan.carried, wanted))
+        if self._held.is_untold:
+            raise self.loops.refused(UNTOLD)
         self._leave(is_kept=True)
         self._is_over = True
         self._held.forget()

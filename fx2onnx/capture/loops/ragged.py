@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import torch
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.loops import turns
 from fx2onnx.capture.loops.turns import Index, Repeat, Turns, is_from_front, listed
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.values import dims_of
@@ -185,5 +187,45 @@ def _truth_of(name: str) -> Callable[..., Value]:
     return joined
 
 
-NAMES = {"sum": _sum, "any": _truth_of("any"), "all": _truth_of("all")}
+def _keys(found: Turns, key: Value) -> torch.Tensor:
+    """The numbers by which Python compares elements of a list."""
+    keys = (found if key is None else listed(turns.NAMES["map"](key, found))).whole()
+    if keys.dim() != 1:
+        raise THREAD.tracer.plugin("loops").refused("Python compares tensors of several numbers")
+    return keys  # type: ignore[no-any-return]
+
+
+def _extreme_of(name: str, find: Callable[[torch.Tensor], torch.Tensor], worst: float) -> Callable[..., Value]:
+    """``min`` or ``max`` of as many elements as a size says: the first of those that no other is beyond; NaN is beyond nothing."""
+
+    @answers_for_caller
+    def extreme(*parts: Value, **keywords: Value) -> Value:
+        found = listed(parts[0]) if THREAD.captures and len(parts) == 1 else None
+        if type(found) is not Turns:
+            return getattr(builtins, name)(*(parts if found is None else [found]), **keywords)
+        if "default" in keywords:
+            raise THREAD.tracer.plugin("loops").refused(f"{name} has a default for an empty list of a dynamic length")
+        THREAD.tracer.plugin("loops").expects_some(found.length())
+        keys = _keys(found, keywords.get("key"))
+        if keys.is_floating_point():
+            is_first = keys[0].isnan()
+            keys = torch.where(keys.isnan(), worst, keys)
+            return found.series().at(_number(torch.where(is_first, 0, find(keys))))
+        return found.series().at(_number(find(keys)))
+
+    return extreme
+
+
+@answers_for_caller
+def _sorted(part: Value, *, key: Value = None, reverse: bool = False) -> Value:
+    found = listed(part) if THREAD.captures else None
+    if type(found) is not Turns:
+        return sorted(part if found is None else found, key=key, reverse=reverse)
+    order = _keys(found, key).sort(stable=True, descending=reverse).indices
+    loops = THREAD.tracer.plugin("loops")
+    return loops.repeated(found.whole().index_select(0, order), is_number=found.has_numbers())
+
+
+NAMES = {"sum": _sum, "any": _truth_of("any"), "all": _truth_of("all"), "sorted": _sorted}
+NAMES |= {"max": _extreme_of("max", torch.argmax, -math.inf), "min": _extreme_of("min", torch.argmin, math.inf)}
 """The functions for the user's files."""

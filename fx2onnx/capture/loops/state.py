@@ -18,6 +18,9 @@ _COMPREHENSIONS = ("<listcomp>",)
 _LAZY = ("<genexpr>", "<setcomp>", "<dictcomp>")
 
 
+UNTOLD = "what a list is made of cannot be told"
+
+
 class Change(NamedTuple):
     """A place with what it had before a turn and has after it."""
 
@@ -79,9 +82,11 @@ class Held:
         for entry in self._snapshot.entries:
             self._hidden.pop(id(entry.holder), None)
 
-    def changes(self, markers: frozenset[int] = frozenset(), *, is_over: bool = True) -> Iterator[Change | Grown | str]:
+    def changes(
+        self, markers: frozenset[int] = frozenset(), *, is_over: bool = True, may_add_nothing: bool = False
+    ) -> Iterator[Change | Grown | str]:
         """The differences to the noted state; a text for one that no loop of the file can make. ``markers``: ids of stand-ins in lists;
-        ``is_over``: whether the turn is, so that a comprehension has added to its list.
+        ``is_over``: whether the turn is, so that a comprehension has added to its list, unless it ``may_add_nothing``.
         """
         after, live = self.frame.f_locals, self._live
         for name in sorted({*self.variables, *after} & live.at_head):
@@ -96,8 +101,8 @@ class Held:
         grown = self._filled() if is_over else []
         if len(grown) == 1:
             yield Grown(grown[0], [*grown[0]], is_hidden=True)
-        elif grown:
-            yield "what a list is made of cannot be told"
+        elif grown or (self._hidden and is_over and not may_add_nothing):
+            yield UNTOLD
 
     def _filled(self) -> list[list[Value]]:
         """The lists that got an element and that nothing holds but a comprehension, which makes them."""
@@ -110,6 +115,11 @@ class Held:
         if len(alone) == 1:
             self._hidden, self._is_found = {id(alone[0]): alone[0]}, True
         return alone
+
+    @property
+    def is_untold(self) -> bool:
+        """True if no turn has shown which list a comprehension fills."""
+        return bool(self._hidden) and not self._is_found
 
     def forget(self) -> None:
         """Hold no list any more that something else may fill."""

@@ -115,6 +115,8 @@ class _OfRange(type):
     """The class of what stands for ``range``: of its turns, only the number has to be a plain one."""
 
     def __call__(cls, *args: Any) -> Any:
+        if THREAD.captures:
+            args = tuple(arg.item() if isinstance(arg, torch.Tensor) else arg for arg in args)
         is_of_size = THREAD.captures and 1 <= len(args) <= 3 and torch.SymInt in map(type, args)
         if not is_of_size:
             plain = range(*args)

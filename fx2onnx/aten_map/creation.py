@@ -62,7 +62,7 @@ def scalar_tensor(op: Emit, s: Any, dtype: torch.dtype | None) -> ir.Value:
 
     ONNX:    a constant.
     """
-    return as_dtype(op, s, op.result_dtype())
+    return op.reshape(as_dtype(op, s, op.result_dtype()), ())  # a size from data may be a tensor of one number
 
 
 def counted(op: Emit, count: DimLike, dtype: ir.DataType) -> ir.Value:

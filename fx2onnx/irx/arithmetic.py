@@ -60,8 +60,6 @@ def _emit_symbol(op: Emitter, symbol: Atom) -> ir.Value:
         return _solved(op, symbol)
     value, axis = source
     if axis is None:
-        if dims_of(value):
-            value = op.node("Reshape", value, np.array([], dtype=np.int64))
         return _as(op, value, INT64)
     return op.node("Squeeze", op.size_of_axis(value, axis), axes=[0])
 

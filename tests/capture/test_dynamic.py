@@ -222,18 +222,18 @@ def test_a_loop_over_a_dynamic_size_that_is_left_early() -> None:
     check(LoopLeftEarly(), (torch.ones(3, 4),), others=others, dynamic_shapes={"x": {0: "n"}})
 
 
-class LoopWithARealNumber(torch.nn.Module):
+class LoopWithOneTensor(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        total, factor = x[0] * 0, 1.0
+        total, totals = x[0] * 0, []
         for row in range(x.shape[0]):
-            total = total + x[row] * factor
-            factor = factor * 0.5
-        return total
+            total.add_(x[row])
+            totals.append(total)
+        return torch.stack(totals)
 
 
 def test_a_loop_over_a_dynamic_size_is_refused_with_its_line() -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
-        fx2onnx.export(LoopWithARealNumber(), (torch.ones(3, 4),), dynamic_shapes={"x": {0: "n"}})
+        fx2onnx.export(LoopWithOneTensor(), (torch.ones(3, 4),), dynamic_shapes={"x": {0: "n"}})
     error = caught.value
     assert error.code in ("E104", "E105")
     assert error.where is not None

@@ -580,13 +580,6 @@ def _branches(self: Any, x: Any) -> Any:
     return x if x.mean() > 0 else -x
 
 
-def _loops_on_data(self: Any, x: Any) -> Any:
-    factor = 1.0
-    for _ in range(int(x.abs().sum())):
-        factor = factor * 0.5
-    return x * factor
-
-
 def _while_data(self: Any, x: Any) -> Any:
     while x.sum() < 10:
         x = x + 1
@@ -609,7 +602,6 @@ def _equal(self: Any, x: Any) -> Any:
     ("forward", "code"),
     [
         (_branches, "E104"),
-        (_loops_on_data, "E104"),
         (_while_data, "E104"),
         (_tolist, "E104"),
         (_equal, "E104"),

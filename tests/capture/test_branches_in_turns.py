@@ -214,7 +214,7 @@ def greedy_search(x: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-@pytest.mark.long_cases(but=["adds_in_mid_turn", "real_numbers", "left_on_one_path"])
+@pytest.mark.long_cases(but=["real_numbers"])
 def test_turns_with_branches(program: Program) -> None:
     others = [(rows(count, *large),) for count, large in ((1, ()), (2, (1,)), (9, (4,)), (7, (0, 6)), (30, (2, 5)))]
     result = check(program, (rows(12, 3),), others=others, dynamic_shapes={"x": {0: "n"}})

@@ -192,7 +192,7 @@ def _keys(found: Turns, key: Value) -> torch.Tensor:
     keys = (found if key is None else listed(turns.NAMES["map"](key, found))).whole()
     if keys.dim() != 1:
         raise THREAD.tracer.plugin("loops").refused("Python compares tensors of several numbers")
-    return keys  # type: ignore[no-any-return]
+    return keys
 
 
 def _extreme_of(name: str, find: Callable[[torch.Tensor], torch.Tensor], worst: float) -> Callable[..., Value]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from types import FrameType
 
 import torch
@@ -11,16 +11,15 @@ import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.loops.exits import Exits, Join, Numbers
+from fx2onnx.capture.loops.lists import ListPart, grow
 from fx2onnx.capture.loops.parts import FREE, Unlike
 from fx2onnx.capture.loops.paths import PathEnd, TurnPaths
-from fx2onnx.capture.loops.plan import Plan, Slot
-from fx2onnx.capture.loops.ragged import Added
-from fx2onnx.capture.loops.state import UNTOLD, Grown, Held
+from fx2onnx.capture.loops.plan import Plan
+from fx2onnx.capture.loops.state import UNTOLD, Held
 from fx2onnx.capture.loops.truths import HeadTest, Truth, negated
 from fx2onnx.capture.loops.turns import Elements
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
-from fx2onnx.capture.python.places import put
 from fx2onnx.capture.recording.control_flow import Nested, record_scan
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.recording.values import Memory, ValuesBefore, tensor_info
@@ -30,7 +29,6 @@ from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
 from fx2onnx.torchcompat.loop_statements import Exit, exit_at, loop_at
-from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.source_ast import place_of
 
 MOST_TRIES = 6
@@ -362,7 +360,7 @@ class Loop:
             plan.give(results[: len(carry)])
             found = dict(zip([*plan.carried, *wanted], results, strict=True))
             for key, one in plan.added.items():
-                self._grow(one, plan.slots(one), found, before.get(key, frozenset()))
+                grow(self, one, plan.slots(one), found, before.get(key, frozenset()))
         self.loops.notes.append(Assumption("a loop over a dynamic size is a loop of the file", self.where))
 
     def _begins(self) -> torch.fx.Node | None:
@@ -374,7 +372,7 @@ class Loop:
             raise self.loops.refused(f"a turn adds a {type(item).__name__} to a list")
         return self.loops.as_tensor(item)  # type: ignore[no-any-return]
 
-    def _type_of_item(self, slot: Slot, item: torch.Tensor | None) -> TensorInfo:
+    def _type_of_item(self, slot: ListPart, item: torch.Tensor | None) -> TensorInfo:
         if item is None:
             return slot.info_at(self.index)
         if self.tracer.values.node_of(item).graph in self.loops.over:
@@ -384,34 +382,6 @@ class Loop:
         if symbols & (self.tracer.sizes.unbacked - self.known_before):
             raise self.loops.refused("a list holds tensors whose sizes differ from turn to turn")
         return info
-
-    def _grow(self, one: Grown, slots: list[Slot], found: Mapping[Hashable, torch.Tensor], before: Numbers) -> None:
-        """The list has what stands for all that the turns added."""
-        parts = []
-        for slot in slots:
-            pack = (found[slot.pack[0]], slot.pack[1]) if slot.pack is not None else None
-            parts.append(Added(not isinstance(slot.sample, torch.Tensor), found[slot.item_key], pack))
-        adds = [] if one.is_kept else [found[slot.adds_key] for slot in slots]
-        if before:
-            count = sym_int(self.tracer.sizes, self.counts[before])
-            parts = [part._replace(each=part.each[:count]) for part in parts]
-        if one.is_front:
-            parts = [part._replace(each=part.each.flip(0)) for part in parts]
-            adds = [each.flip(0) for each in adds]
-        held, rebuild = one.before_loop(), flatten(one.sample)[1]
-        is_several = len(one.sample) > 1
-        if is_several:
-            if len(one.sample) != len(parts) or len({part.is_number for part in parts}) > 1:
-                raise self.loops.refused("a turn adds several things to a list")
-            parts = [parts[0]._replace(each=torch.stack([part.each for part in parts], 1).flatten(0, 1))]
-            adds = [torch.stack(adds, 1).flatten(0, 1)] if adds else []
-        if adds:
-            places = adds[0].nonzero()[:, 0]
-            parts = [part._replace(each=part.each.index_select(0, places)) for part in parts]
-        marked = [part.marker(self.loops) for part in parts]
-        self.loops.grow(held, marked if is_several else rebuild(marked), one.is_front)
-        if one.place is not None:
-            put(one.place, held)
 
 
 def _below(index: Scalar, length: Scalar) -> Iterator[Relation]:

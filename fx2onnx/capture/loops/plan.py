@@ -4,8 +4,8 @@ memories that have them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.loops.exits import Numbers
+from fx2onnx.capture.loops.lists import COUNT, GrowingLists
 from fx2onnx.capture.loops.parts import (
-    TURN,
     Entry,
     HandedOn,
     Kinds,
@@ -26,88 +26,28 @@ from fx2onnx.capture.loops.parts import (
     name_of,
     with_sizes,
 )
-from fx2onnx.capture.loops.pieces import begin_of, simplest
-from fx2onnx.capture.loops.ragged import SIZE, axes_of
-from fx2onnx.capture.loops.state import Change, Grown, grown_list
-from fx2onnx.capture.loops.turns import Repeat, Turns, become
+from fx2onnx.capture.loops.pieces import simplest
+from fx2onnx.capture.loops.state import Change, Grown
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.python.places import put, value_at
 from fx2onnx.capture.recording.values import Memory, ValuesBefore
-from fx2onnx.capture.registry import load_family
-from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.sizes.expr import Dim, DimLike, Scalar
+from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.torchcompat.pytrees import flatten
 
 aten = torch.ops.aten
-COUNT = TensorInfo(torch.int64, ())
 
 
-@dataclass(eq=False)
-class Slot:
-    """A part of what a turn may add to a list."""
-
-    grown: Grown
-    place: int
-    """The number of the element."""
-    leaf: Value
-    """What this turn adds; None for nothing."""
-    sample: Value
-    info: TensorInfo | None
-    number: int
-    pack: tuple[HandedOn, int] | None = None
-    """All such parts one behind the other, where they differ in a size, and the axis of that."""
-
-    @property
-    def item_key(self) -> Hashable:
-        return "item", self.grown.identity, self.number
-
-    @property
-    def adds_key(self) -> Hashable:
-        return "adds", self.grown.identity, self.number
-
-    @property
-    def is_packed(self) -> bool:
-        return bool(axes_of(self.info))
-
-    def info_at(self, index: Dim) -> TensorInfo:
-        """The type of a part that a turn does not add."""
-        if self.info is not None and not self.is_packed:
-            return at_turn(self.info, index)  # type: ignore[no-any-return]
-        is_real = isinstance(self.sample, float | torch.SymFloat) and not self.is_packed
-        return TensorInfo(
-            torch.bool if isinstance(self.sample, bool) else torch.float64 if is_real else torch.int64, ()
-        )
-
-
-class Plan:
+class Plan(GrowingLists):
     """The values that the iterations of a loop are known to hand on. Another turn confirms that, or gives another
     plan.
     """
 
     def __init__(self, loop: Value, known: Plan | None = None) -> None:
-        self.loop, self.tracer = loop, loop.tracer
+        super().__init__(loop, known)
         self.entries: dict[object, Entry] = {}
         self.memories: dict[int, tuple[Memory, HandedOn]] = {}
-        self.lists: dict[object, Grown] = {} if known is None else known.added
-        self._common: dict[object, HandedOn] = {} if known is None else known._common
-        """What turns hand on for lists and counts, the same on all paths."""
-        self._asked: set[object] = set() if known is None else known._asked
-        """The lists whose last element turns read."""
-        self.added: dict[object, Grown] = {}
-        """The lists that grew in the last turn, with what was added."""
-        self.carried: list[HandedOn] = []
-        self.inputs: list[torch.fx.Node] = []
-        self._free: dict[str, Dim] = {}
-        """Sizes without a formula, in the turn that runs."""
         self._counters: dict[Numbers, HandedOn] = {}
-        self._turned: list[list[Value]] = []
-        self._ends: list[tuple[object, HandedOn]] = []
-        """Last elements of lists that the turn took."""
-        self._lengths: list[tuple[object, HandedOn]] = []
-        """The numbers of what the turns before added to a list, where some add nothing."""
-        self._slots: dict[object, list[Slot]] = {}
-        self.markers: frozenset[int] = frozenset()
-        """Ids of what stands in lists for what former turns added."""
 
     # -- before a turn ------------------------------------------------------------------------------------------------
     def begin(self, index: Dim) -> None:
@@ -124,90 +64,11 @@ class Plan:
             if not grown.is_hidden:
                 self._stand_in(key, grown)
 
-    def _input(self, carried: HandedOn) -> torch.fx.Node:
-        values, env = self.tracer.values, self.tracer.sizes
-        graph, values.graph = values.graph, self.loop.paths.graphs[0]
-        known = at_turn(carried.info, self.index)
-        for name in sorted(carried.free() - self._free.keys()):
-            self._free[name] = env.new_unbacked()
-        info = with_sizes(known, self._free)
-        carried.given = values.new_fake(info.dims, info.dtype, carried.device)
-        node: torch.fx.Node = values.add_input(f"carried_{len(self.carried)}", carried.given)
-        self.carried.append(carried)
-        self.inputs.append(node)
-        if carried.free():
-            values.tie_symbols(values.behind_input(node))
-        if carried.is_number:
-            number_of = load_family("overloads.unbacked_scalars").number_of
-            if carried.info.dtype == torch.int64:
-                carried.given = sym_int(self.tracer.sizes, number_of(self.tracer, node))
-            else:
-                carried.given = carried.given.item()
-        values.graph = graph
-        return node
-
     def _given(self, part: Part) -> Value:
         if isinstance(part, HandedOn):
             self._input(part)
             return part.given
         return sym_int(self.tracer.sizes, at_turn(part.value, self.index)) if isinstance(part, Linear) else part.value
-
-    def _stand_in(self, key: object, grown: Grown) -> None:
-        """The list has what the turns before added, of which only the last element is at hand."""
-        held = grown.holder if grown.place is None else [*grown.before]
-        item, info = grown.sample[-1], grown.infos[-1]
-        is_tensor = isinstance(item, torch.Tensor)
-        if info is None:
-            info = TensorInfo(torch.float32, ())
-        start = held[-1] if held else None
-        given: list[torch.Tensor] = []
-
-        def element(index: Value) -> torch.Tensor:
-            if index != -1 or not is_tensor or axes_of(info):
-                raise self.loop.loops.refused(
-                    "a turn reads another element than the last of a list that the turns fill"
-                )
-            if not given:
-                if not isinstance(start, torch.Tensor) or self.kinds.info(start) != info:
-                    self.loop.wants_first = True
-                self._asked.add(key)
-                carried = self._handed_on("end", key, info, item.device, start)
-                self._ends.append((key, carried))
-                given.append(carried.given)
-            return given[0]
-
-        def whole() -> torch.Tensor:
-            raise self.loop.loops.refused("a turn takes all elements of a list that the turns fill")
-
-        dims = with_sizes(at_turn(info, self.index), {str(SIZE): 1}).dims
-        marker = self.tracer.values.new_fake(dims, info.dtype)
-        length = sym_int(self.tracer.sizes, (self.index - self.loop.first) * len(grown.sample))
-        if not grown.is_kept:
-            counted = self._handed_on("length", key, COUNT, torch.device("cpu"), 0, is_number=True)
-            self._lengths.append((key, counted))
-            length = counted.given
-        if key in self._asked:
-            element(-1)
-        self.tracer.repeats[id(marker)] = Repeat(marker, length, whole, element)
-        self.markers |= {id(marker)}
-        held.append(marker)
-        become(held, Turns)
-        self._turned.append(held)
-        if grown.place is not None:
-            put(grown.place, held)
-
-    def _handed_on(
-        self, kind: str, key: object, info: TensorInfo, device: torch.device, start: Value, is_number: bool = False
-    ) -> HandedOn:
-        """Hand on a value for a list or a count, and give it to the turn as an input."""
-        carried = self._common.setdefault((kind, key, str(info)), HandedOn(info, device, start, is_number=is_number))
-        self._input(carried)
-        return carried
-
-    def leave(self) -> None:
-        """Lists are lists again."""
-        for held in self._turned:
-            become(held, list)
 
     # -- behind a turn ------------------------------------------------------------------------------------------------
     def after(self, changes: Iterable[Change | Grown | str], before: ValuesBefore) -> Plan:
@@ -250,37 +111,6 @@ class Plan:
         same = Plan(self.loop, self)
         same.entries, same.memories = {**self.entries}, {**self.memories}
         return same
-
-    def longer(self, change: Change) -> Grown | None:
-        """The list that takes the place of one, with further elements: ``out = out + [h]``."""
-        is_list = type(change.before) is list and isinstance(change.after, list)
-        return grown_list(change.after, change.before, self.markers, change.place) if is_list else None
-
-    def _note_grown(self, grown: Grown) -> None:
-        items, known = [*grown.items], self.lists.get(grown.identity)
-        infos = tuple(self.kinds.info_of_item(leaf.value) for leaf in flatten(items)[0])
-        if len(items) > 1 and (len({*map(str, infos)}) > 1 or axes_of(infos[0])):
-            raise self.loop.loops.refused("a turn adds several things of different types to a list")
-        is_kept = not self.loop.is_left_by_data or not self.loop.paths.has_several
-        sample: Sequence[Value] = items
-        if known is not None:
-            is_kept &= known.is_kept and len(known.sample) == len(items)
-            if len(known.sample) > len(items) and known.infos[: len(infos)] == infos:
-                sample, infos = known.sample, known.infos
-        self.added[grown.identity] = grown._replace(items=items, infos=infos, is_kept=is_kept, sample=sample)
-
-    def slots(self, grown: Grown) -> list[Slot]:
-        """The parts of what turns may add to a list."""
-        found = self._slots.get(grown.identity)
-        if found is None:
-            samples, now = ([leaf.value for leaf in flatten([*part])[0]] for part in (grown.sample, grown.items))
-            now += [None] * (len(samples) - len(now))
-            is_several = len(grown.sample) > 1
-            found = self._slots[grown.identity] = [
-                Slot(grown, number if is_several else 0, *each, number)
-                for number, each in enumerate(zip(now, samples, grown.infos, strict=True))
-            ]
-        return found
 
     def _is_same(self, other: Plan) -> bool:
         if self.memories.keys() != other.memories.keys() or self.entries.keys() != other.entries.keys():
@@ -353,35 +183,6 @@ class Plan:
             carried.output = exits.at_list(key, count, carried, values.node_of(length))
         items = [leaf.value for grown in self.added.values() for leaf in flatten([*grown.items])[0]]
         self._check_shared(tensors, [item for item in items if isinstance(item, torch.Tensor)], before)
-
-    def pack(self, slot: Slot, item: torch.Tensor | None) -> torch.Tensor | None:
-        """Carry the elements of a list that differ in one size, all behind each other. Returns that size of this one."""
-        info, axes = slot.info, axes_of(slot.info)
-        assert info is not None
-        if len(axes) > 1:
-            raise self.loop.loops.refused("a list holds tensors that differ in more than one size from turn to turn")
-        rest = [size for size in info.dims if size != SIZE]
-        dims = (self._size_of_pack(slot, item.shape[axes[0]] if item is not None else 0), *rest)
-        key = (slot.grown.identity, slot.number)
-        carried = self._handed_on("pack", key, TensorInfo(info.dtype, dims), slot.sample.device, 0)
-        slot.pack = carried, axes[0]
-        packed, size = carried.given, None
-        if item is not None:
-            pieces = [packed, item.movedim(axes[0], 0)]
-            packed, size = torch.cat(pieces[::-1] if slot.grown.is_front else pieces), item.shape[axes[0]]
-        node = self.tracer.values.node_of(packed)
-        carried.output = self.loop.exits.at_list(slot.grown.identity, len(slot.grown.items), carried, node)
-        return None if size is None else self.loop.loops.as_tensor(size)
-
-    def _size_of_pack(self, slot: Slot, size: Value) -> DimLike:
-        """The size of all that the turns before have added, where the elements are pieces one behind the other; else one without a
-        formula.
-        """
-        begin = begin_of(at_turn(unwrap(size), TURN, self.index), TURN)
-        is_steady = slot.grown.is_kept and not self.loop.exits.found and not self.loop.paths.has_several
-        if begin is None or not is_steady:
-            return self.loop.free_size(0, f"{slot.grown.identity} {slot.number}")  # type: ignore[no-any-return]
-        return begin - simplest(at_turn(begin, self.loop.first), self.tracer.sizes)  # type: ignore[return-value]
 
     def _check_shared(self, tensors: list[torch.Tensor], items: list[torch.Tensor], before: ValuesBefore) -> None:
         """Refuse what later turns would write into by another name; behind the loop, nothing may."""

@@ -80,8 +80,7 @@ class Tracer:
         """Whether loops that run as often as a size says are loops of the file."""
         self.has_exits = False
         """Whether those of a fixed length in which data decides are, too."""
-        self.branches: frozenset[SourceLocation | None] = frozenset()
-        """The places of these decisions."""
+        self.branches: frozenset[SourceLocation | None] = frozenset()  # the places of these decisions
         self.first_turns: frozenset[SourceLocation | None] = frozenset()
         """The lines of those whose first turn is run by itself."""
         self._spans = events.details()

@@ -4,9 +4,8 @@ memories that have them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.fx
@@ -211,7 +210,7 @@ class Plan(GrowingLists):
         """Also hand on the number of turns so far, and those but for a turn that some exits leave."""
         self._counters = {}
         linear = [part.before for entry in self.entries.values() for part in entry.parts if isinstance(part, Linear)]
-        for exits in dict.fromkeys([frozenset[Any](), *linear, *before]):
+        for exits in dict.fromkeys([frozenset[Hashable](), *linear, *before]):
             counter = self._handed_on("turns", exits, COUNT, torch.device("cpu"), self.loop.first)
             counter.output = self.loop.exits.counted(index, exits)
             self._counters[exits] = counter

@@ -118,7 +118,7 @@ class Merge:
             graphs = [self._suffix(nodes) for nodes in suffixes]
         for captured in (one, two):
             for name, symbol in captured.symbols.items():
-                if name not in self._symbols:
+                if name not in self._symbols and symbol.node in self._copy.seen:
                     self._symbols[name] = replace(symbol, node=self._copy.seen[symbol.node])
         outputs, mutations = self._ends(graphs)
         joined = Captured(

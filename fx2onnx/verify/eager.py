@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from fx2onnx.base.changes import Changes
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import Arguments
-from fx2onnx.capture.python.module_state import set_mode
+from fx2onnx.capture.python.module_state import keep, set_mode
 from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.capture_modes import attention_as_written
 from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.reference import Widened, plain_kernels, without_mkldnn
 from fx2onnx.verify.arrays import to_numpy
@@ -180,14 +182,13 @@ def _detached(value: Any, places: Collection[int]) -> Any:
 
 @contextlib.contextmanager
 def in_mode(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
-    """The module in training mode or not, with None in its own, and afterwards as it was. As in an export only flags are set: a
-    ``train`` of the module's own may merge weights, or drop some.
+    """The module in training mode or not, with None in its own; afterwards it is as it was, and so are generators of random numbers. As
+    in an export only flags are set: a ``train`` of the module's own may merge weights, or drop some.
     """
-    flags = [(module, module.training) for module in root.modules()]
-    try:
-        for module, flag in flags:
-            set_mode(module, flag if training is None else training)
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(range(torch.cuda.device_count() if is_used else 0)), Changes():
+        tree = ModuleTree(root)
+        keep(tree)
+        for module in tree.modules if training is not None else ():
+            set_mode(module, training)
         yield
-    finally:
-        for module, flag in flags:
-            set_mode(module, flag)

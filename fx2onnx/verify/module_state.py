@@ -300,6 +300,8 @@ class Noting(WatchingMode):  # type: ignore[no-untyped-call]
     def __init__(self, root: torch.nn.Module, known: Collection[str], places: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.parameters = {name: value for name, value in root.named_parameters() if name not in known}
+        gradients = {f"{name}.grad": value.grad for name, value in root.named_parameters() if value.is_leaf}
+        self.parameters |= {name: value for name, value in gradients.items() if value is not None}
         self.saved: dict[str, torch.Tensor] = {}
         self._names = {memory_of(value): name for name, value in self.parameters.items()}
         self._places = places

@@ -14,6 +14,7 @@ import queue
 import random
 import threading
 import types
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import is_
@@ -54,7 +55,8 @@ _NOT_LOOKED_INTO = (
 )  # fmt: skip
 _VIEWS = (functools.partial, types.MappingProxyType)
 """Of Python's own classes, those whose objects hold others and do not change themselves."""
-_HOLDERS = (types.SimpleNamespace, types.MethodType, threading.local)
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+_HOLDERS = (types.SimpleNamespace, types.MethodType, threading.local, *_WEAK)
 _WITH_ATTRIBUTES = (torch.Tensor, torch.nn.Parameter, types.FunctionType)
 _MOST_ENTRIES = 200_000
 """Objects beyond so many are not looked into: a module that refers to a whole program is not its state."""
@@ -86,7 +88,7 @@ class Snapshot:
     ) -> None:
         """``namespaces`` of the functions that all these hold: by name, dicts of globals and classes, and what of them may change."""
         self.tensors: dict[int, torch.Tensor] = {}
-        """Those that are no parameters or buffers of the modules, by id."""
+        """Those that are no parameters or buffers of the modules, by id; and buffers of modules that no other one has as a child."""
         self.entries: list[Entry] = []
         self._empty: list[Value] = []
         self.has_advancing = False
@@ -110,7 +112,10 @@ class Snapshot:
         self._walk()
         self._outside = len(self.entries)
         for name, holder, content in namespaces(self._functions):
-            self._add(Entry(holder, content, NAMESPACE, -1, name))
+            if isinstance(holder, types.FunctionType):
+                self._found(holder, -1, name)
+            else:
+                self._add(Entry(holder, content, NAMESPACE, -1, name))
         self._pending.reverse()
         self._walk()
 
@@ -177,6 +182,7 @@ class Snapshot:
             place = len(self.entries)
             if kind == MODULE:
                 self._add_module(str(key), value, parent)
+                self.tensors |= {id(each): each for each in value._buffers.values() if each is not None}
                 for name, child in value._modules.items():
                     self._found(child, place, name)
             elif kind == CELL:
@@ -234,16 +240,14 @@ class Snapshot:
 
 
 def _has_other_tensors(entry: Entry) -> bool:
-    """Return whether a tensor is no more where it was, or a capture's own one, without data, is there."""
+    """Return whether a tensor is no more where it was, or another one is there."""
     if entry.kind not in COMPARED:
         return entry.kind in (ARRAY, ADVANCING)
-    return any(isinstance(before, torch.Tensor) or _has_own_tensor(after) for _, before, after in differing(entry))
+    return any(isinstance(before, torch.Tensor) or _has_tensor(after) for _, before, after in differing(entry))
 
 
-def _has_own_tensor(value: Value) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_has_own_tensor, value))
-    return isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter)
+def _has_tensor(value: Value) -> bool:
+    return any(map(_has_tensor, value)) if isinstance(value, list | tuple) else isinstance(value, torch.Tensor)
 
 
 def _put_back_list(found: Value, before: list[Value]) -> None:

@@ -84,7 +84,7 @@ def locate(
             found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
             return None if found is None else with_entries(replace(found, on=on.name))
 
-        with _own_draws(), in_mode(root, asked.training), on_cpu(root, (args, kwargs)) as (args, kwargs):
+        with in_mode(root, asked.training), on_cpu(root, (args, kwargs)) as (args, kwargs):
             is_here = verdict is None or by_values.where_failed(verdict) is None
             if is_here and (found := search(by_values.Elsewhere(args, kwargs))) is not None:
                 return found
@@ -102,12 +102,6 @@ def locate(
                     if (found := search(on)) is not None:
                         return found
             return None
-
-
-def _own_draws() -> contextlib.AbstractContextManager[None]:
-    """Inside, the process's generators may be seeded; afterwards they are as before."""
-    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return torch.random.fork_rng(range(torch.cuda.device_count() if is_used else 0))
 
 
 @dataclass

@@ -189,6 +189,6 @@ def in_mode(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
     with torch.random.fork_rng(range(torch.cuda.device_count() if is_used else 0)), Changes():
         tree = ModuleTree(root)
         keep(tree)
-        for module in tree.modules if training is not None else ():
-            set_mode(module, training)
+        for module in tree.modules:
+            set_mode(module, module.training if training is None else training)
         yield

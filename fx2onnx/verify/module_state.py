@@ -233,6 +233,14 @@ def _seen(root: torch.nn.Module) -> frozenset[str]:
     return _SEEN.get(root, {}).get(root.training, frozenset())
 
 
+def _trained(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters by name, and the gradients that they have."""
+    for name, value in root.named_parameters():
+        yield name, value
+        if value.is_leaf and value.grad is not None:
+            yield f"{name}.grad", value.grad
+
+
 def with_state(
     root: torch.nn.Module,
     arguments: Arguments,
@@ -279,7 +287,7 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
         keep_host_states()
         keep_modes()
         written = _WRITTEN.get(root, frozenset()) | _seen(root)
-        known = {name: value for name, value in root.named_parameters() if name in written} if written else {}
+        known = {name: value for name, value in _trained(root) if name in written} if written else {}
         held = keep(tree, arguments)
         own = [*known.values(), *tree.buffers(), *held.tensors.values()]
         with no_modes():  # those of a verification look at what forward does
@@ -295,13 +303,11 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
 
 
 class Noting(WatchingMode):  # type: ignore[no-untyped-call]
-    """Keeps the numbers of each parameter that an operator is about to write into, and where it lies in ``places``."""
+    """Keeps the numbers of each parameter and gradient that an operator is about to write into, and where it lies in ``places``."""
 
     def __init__(self, root: torch.nn.Module, known: Collection[str], places: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.parameters = {name: value for name, value in root.named_parameters() if name not in known}
-        gradients = {f"{name}.grad": value.grad for name, value in root.named_parameters() if value.is_leaf}
-        self.parameters |= {name: value for name, value in gradients.items() if value is not None}
+        self.parameters = {name: value for name, value in _trained(root) if name not in known}
         self.saved: dict[str, torch.Tensor] = {}
         self._names = {memory_of(value): name for name, value in self.parameters.items()}
         self._places = places

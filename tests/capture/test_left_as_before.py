@@ -489,14 +489,69 @@ class Merges(nn.Module):
         return self.linear(x) + (0 if self.is_merged else x @ self.added.T)
 
 
+class Defaults(nn.Module):
+    def forward(self, x: torch.Tensor, seen: list[Any] = [], *, at: dict[str, Any] = {"h": torch.zeros(3)}) -> Any:  # noqa: B006, B008
+        seen.append(x)
+        at["h"] = at["h"] + x.sum(0)
+        return x + at["h"]
+
+
+class Weak(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.by_module = weakref.WeakKeyDictionary({self.linear: torch.zeros(3)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.by_module[self.linear] = self.by_module[self.linear] + x.sum(0)
+        return self.linear(x) + self.by_module[self.linear]
+
+
+class Hidden(nn.Module):
+    """Children in a list, a gradient that forward writes, and draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms, self.linear, self.generator = [nn.BatchNorm1d(3)], nn.Linear(3, 3), torch.Generator()
+        self.linear(X).sum().backward()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.linear.bias.grad.zero_()
+        return self.norms[0](self.linear(x)) + torch.rand(3, generator=self.generator) + torch.rand(3)
+
+
+SEEN: list[torch.Tensor] = []
+
+
+def grows(x: torch.Tensor) -> torch.Tensor:
+    SEEN.append(x)
+    return x * 2
+
+
+def _described(net: Any) -> Any:
+    forward = getattr(type(net), "forward", net)
+    grads = [each.grad for each in net.parameters()] if isinstance(net, nn.Module) else []
+    buffers = [buffer for each in getattr(net, "norms", ()) for buffer in each.buffers()]
+    draws = torch.get_rng_state().tolist(), getattr(net, "generator", torch.Generator()).get_state().tolist()
+    weak = [*getattr(net, "by_module", {}).values()]
+    held = [net, forward.__defaults__, forward.__kwdefaults__, SEEN, *grads, *buffers, *weak]
+    return [described(each) for each in held], draws
+
+
 @pytest.mark.parametrize("training", [True, False])
-def test_a_modules_own_train_is_not_called(training: bool) -> None:
-    net = Merges()
+@pytest.mark.parametrize("make", [Merges, Defaults, Weak, Hidden, lambda: grows])
+def test_what_is_rarely_held_is_as_before(make: Any, training: bool) -> None:
+    """A module's own ``train`` is not called: its weights might be merged for good."""
+    net = make()
     torch.rand(3)
-    before = described(net), torch.get_rng_state().tolist()
-    result = fx2onnx.export(net, (X,), training=training, verify=True)
-    assert locate(result, net, (X,)) is None
-    assert (described(net), torch.get_rng_state().tolist()) == before
+    before = _described(net)
+    result = fx2onnx.export(net, (X,), training=training)
+    assert _described(net) == before
+    verify(result, net, (X,), training=training, seeds=())
+    assert _described(net) == before
+    with contextlib.suppress(fx2onnx.UserError):
+        locate(result, net, (X,), training=training)
+    assert _described(net) == before
 
 
 @pytest.mark.parametrize(

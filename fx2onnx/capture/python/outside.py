@@ -79,11 +79,11 @@ def namespaces_of(
     """The globals and the class attributes that may be state: those that the code of ``modules`` names, outside of installed packages.
 
     Code is that of their classes, of the ``functions`` that they hold, and of the functions and classes that it names in turn. Gives the
-    name of each Python module or class, its namespace, and the values; and functions with defaults or variables of their own.
+    name of each Python module or class, its namespace, and the values; and functions with defaults that may change.
     """
     pending: list[Any] = [*functions, *dict.fromkeys(base for each in modules for base in type(each).__mro__)]
     spaces: dict[int, tuple[str, Any, set[str]]] = {}
-    functions: dict[int, FunctionType] = {}
+    met: dict[int, FunctionType] = {}
     seen: set[int] = set()
     while pending:
         found = pending.pop()
@@ -99,14 +99,19 @@ def namespaces_of(
             spaces.setdefault(id(space), (space.get("__name__", ""), space, set()))[2].update(names)
             pending += [space[name] for name in names if name in space]
             pending += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-            functions[id(function)] = function
+            met[id(function)] = function
     contents = [(name, space, space_of(space), names) for name, space, names in spaces.values()]
     found = [
         (name, space, {key: own[key] for key in sorted(names & own.keys()) if _may_be_state(own[key])})
         for name, space, own, names in contents
     ]
-    with_state = (each for each in functions.values() if each.__defaults__ or each.__kwdefaults__ or each.__closure__)
-    return [*found, *((each.__qualname__, each, {}) for each in with_state)]
+    return [*found, *((each.__qualname__, each, {}) for each in met.values() if _has_state(each))]
+
+
+def _has_state(function: FunctionType) -> bool:
+    """Return whether a default of the function's may change."""
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return any(isinstance(value, list | dict | set | torch.Tensor) for value in defaults)
 
 
 def _may_be_state(value: object) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch._decomp import decompositions as torch_decompositions
@@ -20,7 +21,7 @@ from fx2onnx.torchcompat.operators import OpOverload
 aten = torch.ops.aten
 _SPLIT = torch._C.DispatchKey.CompositeImplicitAutograd
 _DIFFERENTIATED = torch._C.DispatchKey.AutogradCPU
-Form: TypeAlias = Callable[..., torch.Tensor]
+Form: TypeAlias = Callable[..., Any]
 _FORMS: dict[OpOverload, tuple[torch._C.DispatchKey, Form]] = {}
 
 
@@ -144,6 +145,62 @@ def _cov(self: torch.Tensor, *, correction: int = 1, **weights: torch.Tensor | N
     centred = rows - rows.mean(1, keepdim=True)
     found = centred @ centred.t().conj() / (rows.shape[1] - correction)
     return found.squeeze()
+
+
+def _are_usual_steps(self: torch.Tensor, steps: list[Any], axes: list[int], edge_order: int) -> bool:
+    """Return whether the arguments of a gradient are right and no step is 0; torch words what is wrong with others."""
+    return (
+        edge_order in (1, 2)
+        and self.dtype not in (torch.bool, torch.uint8)
+        and len(steps) == len(axes) == len({axis % self.dim() for axis in axes if -self.dim() <= axis < self.dim()})
+        and all(step.dim() == 1 if isinstance(step, torch.Tensor) else step for step in steps)
+    )
+
+
+def gradient(overload: OpOverload, self: torch.Tensor, **named: Any) -> list[torch.Tensor]:
+    """Differences of second order inside, of order ``edge_order`` at the ends, for steps or coordinates along each axis."""
+    spacing, dim, edge_order = named.get("spacing"), named.get("dim"), named.get("edge_order", 1)
+    axes = list(range(self.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    steps = list(spacing) if isinstance(spacing, list | tuple) else [1 if spacing is None else spacing] * len(axes)
+    if not _are_usual_steps(self, steps, axes, edge_order):
+        return list(_as_it_is(overload, self, **named))
+    return [_slope(self, axis, step, edge_order) for axis, step in zip(axes, steps, strict=True)]
+
+
+_KINDS = ("scalarint", "scalararray", "array", "scalarrayint", "scalarrayarray", "tensorarrayint", "tensorarray")
+GRADIENTS = tuple(getattr(aten.gradient, kind) for kind in _KINDS)
+for _overload in GRADIENTS:
+    _form(_overload)(partial(gradient, _overload))
+
+
+def _slope(values: torch.Tensor, axis: int, step: Any, edge_order: int) -> torch.Tensor:
+    f = values.movedim(axis, -1)
+    size = f.shape[-1]
+    if size <= edge_order:
+        raise RuntimeError("torch.gradient expected each dimension size to be at least edge_order+1")
+    if isinstance(step, torch.Tensor):
+        gaps = step.diff()
+        before, after = gaps[:-1], gaps[1:]
+        both = before + after
+        left, own, right = -after / (before * both), (after - before) / (before * after), before / (after * both)
+        inner = left * f.narrow(-1, 0, size - 2) + own * f.narrow(-1, 1, size - 2) + right * f.narrow(-1, 2, size - 2)
+        ends = [(gaps[0], gaps[edge_order - 1]), (gaps[-1], gaps[-edge_order])]
+    else:
+        inner = (f.narrow(-1, 2, size - 2) - f.narrow(-1, 0, size - 2)) / step / 2
+        ends = [(step, step), (step, step)]
+    near = range(edge_order + 1)
+    first = _slope_at_end([f.narrow(-1, place, 1) for place in near], *ends[0])
+    last = _slope_at_end([f.narrow(-1, size - 1 - place, 1) for place in near], *ends[1])
+    return torch.cat([first, inner, -last], -1).movedim(-1, axis)
+
+
+def _slope_at_end(f: Sequence[torch.Tensor], gap: Any, more: Any) -> torch.Tensor:
+    """The slope at the first of two or three values, which are ``gap`` and then ``more`` apart."""
+    slope: torch.Tensor = (f[1] - f[0]) / gap
+    if len(f) == 2:
+        return slope
+    bend: torch.Tensor = (slope - (f[2] - f[1]) / more) * (gap / (gap + more))
+    return slope + bend
 
 
 @_form(aten.sgn.default, _DIFFERENTIATED)

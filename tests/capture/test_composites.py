@@ -40,6 +40,8 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cov": lambda x: torch.cov(x),
     "cov of columns": lambda x: x.t().cov(correction=0),
     "corrcoef": lambda x: torch.corrcoef(x),
+    "gradient": lambda x: torch.gradient(x, spacing=(x[:, 0].abs().cumsum(0),), dim=0, edge_order=2)[0],
+    "gradient by a step": lambda x: torch.stack(torch.gradient(x, spacing=0.5)),
 }
 
 

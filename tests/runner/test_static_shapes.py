@@ -320,3 +320,11 @@ def test_the_search_for_a_size_that_fits_is_bounded() -> None:
         {"x": ["n", 4]},
         WEIGHTS,
     )
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Div", "Pow", "Less", "Max"])
+@pytest.mark.parametrize("shape", [[], [1], [1, 1]])
+def test_one_number_beside_no_elements(op_type: str, shape: list[int]) -> None:
+    node = helper.make_node(op_type, ["x", "s"], ["y"])
+    session = session_of([node], {"x": ["a", "b"]}, {"s": np.ones(shape, np.float32)})
+    assert session.run(None, {"x": np.ones((3, 0), np.float32)})[0].shape == (3, 0)

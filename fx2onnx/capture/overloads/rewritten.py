@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from fx2onnx.capture.recording.eager_refusals import not_tried
 from fx2onnx.capture.recording.tracer import Tracer
@@ -46,6 +47,29 @@ def _kron(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -
         return NotImplemented
     with tracer.mode:
         return split.kron(self, other)
+
+
+@register(Kind.RECORD, *split.GRADIENTS)
+def _gradient(tracer: Tracer, call: Call) -> object:
+    operands = pytree.tree_leaves((call.args, call.kwargs))
+    if _is_static(*(each for each in operands if isinstance(each, torch.Tensor))):
+        return NotImplemented
+    with tracer.mode:
+        return split.gradient(call.func, *call.args, **call.kwargs)
+
+
+@register(Kind.RECORD, aten.vander.default)
+def _vander(tracer: Tracer, call: Call, x: torch.Tensor, N: int | None, increasing: bool) -> object:
+    """The powers of each number of a vector from 0 on."""
+    if x.dim() != 1 or _is_static(x) or (N is not None and N < 0):
+        return NotImplemented
+    with tracer.mode:
+        size, count = x.shape[0], x.shape[0] if N is None else N
+        dtype = torch.promote_types(x.dtype, torch.int64)
+        found = torch.ones(size, 1 if N is None else min(N, 1), dtype=dtype, device=x.device)
+        if N is None or N > 1:
+            found = torch.cat([found, x.unsqueeze(1).expand(size, count - 1).cumprod(1)], 1)
+        return found if increasing else found.flip(1)
 
 
 @register(Kind.WRITE, aten.fill_diagonal_.default)

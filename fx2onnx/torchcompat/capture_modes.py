@@ -99,6 +99,11 @@ def _as_written(model: Callable[..., object] | None = None, **_: object) -> Call
     return _as_written if model is None else model
 
 
+def _linearized(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """``torch.func.linearize`` without the graph that it traces, in which numbers that forward computes would be constants."""
+    return function(*primals), lambda *tangents: torch.func.jvp(function, primals, tangents)[1]
+
+
 @answers_for_caller
 def _fast_path_of(original: Callable[[], bool]) -> Callable[..., object]:
     """Have the fast path off for torch's own modules, unless ``fused_attention``."""
@@ -126,6 +131,7 @@ _CODE_PATCHES = (
         for function in found("_higher_order_ops.utils._hop_compile_and_call")
     ),
     instead_of(torch.compile, _as_written, Why.WRITTEN),
+    instead_of(torch.func.linearize, _linearized, Why.WRITTEN),
 )
 """Attention's fused inference path is off where it gives the same, and nothing is compiled, by the function that newer versions of torch have for it
 in control flow or by ``torch.compile`` itself.

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops.associative_scan import associative_scan
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import fx2onnx
@@ -64,6 +65,11 @@ def _gradient_past_a_write(x: torch.Tensor) -> Any:
         return torch.autograd.grad((written + y * y).sum(), y)[0]
 
 
+def _tangent(x: torch.Tensor) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(torch.nn.functional.softplus(forward_ad.make_dual(x, x + 1)))
+
+
 FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "autograd.grad": _autograd_grad,
     "backward": _backward,
@@ -85,6 +91,11 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "vmap of hessian": lambda x: torch.vmap(torch.func.hessian(lambda row: (row**3).sum()))(x),
     "vmap of vjp": lambda x: torch.vmap(lambda row: torch.func.vjp(torch.sin, row)[1](row)[0])(x),
     "vmap of jvp": lambda x: torch.vmap(lambda row: torch.func.jvp(torch.sin, (row,), (row * 2,)))(x),
+    "vmap of tangents": lambda x: torch.vmap(
+        lambda tangent: torch.func.jvp(lambda v: v * v, (x,), (tangent.expand_as(x),))[1]
+    )(torch.eye(4)),
+    "func.linearize": lambda x: torch.func.linearize(lambda v: v.sin() * v.sum(), x)[1](x + 1),
+    "forward_ad": _tangent,
     "functional_call": lambda x: torch.func.functional_call(nn.Linear(4, 2), {"weight": x[:2], "bias": x[0, :2]}, (x,)),
     "checkpoint": lambda x: checkpoint(torch.sin, x, use_reentrant=False),
 }
@@ -114,7 +125,19 @@ def test_gradients_are_on_where_forward_takes_some() -> None:
     agree(torch.enable_grad()(lambda x: module(x).detach()), result.model_proto, (X,), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["autograd.grad", "backward", "autograd.Function", "func.grad", "vmap of grad"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "autograd.grad",
+        "backward",
+        "autograd.Function",
+        "func.grad",
+        "vmap of grad",
+        "vmap of tangents",
+        "func.linearize",
+        "forward_ad",
+    ],
+)
 def test_with_dynamic_sizes(name: str) -> None:
     check(FUNCTIONS[name], (X,), others=[(torch.randn(5, 4),)], dynamic_shapes=({0: "n"},))
 

@@ -105,7 +105,7 @@ OPERATORS: Mapping[str, Program] = {
     "gradient by steps": lambda x: torch.gradient(x, spacing=[0.5, 2.0], dim=[1, 0], edge_order=2),
     "gradient by coordinates": lambda x: torch.gradient(x, spacing=(x[:, 0].cumsum(0), x[0]), edge_order=2),
     "gradient of integers": lambda x: torch.gradient((x * 9).int(), spacing=0.5, dim=(0,)),
-    "vander": lambda x: torch.vander(x[:, 0], increasing=True),
+    "vander of the size": lambda x: torch.vander(x[:, 0], increasing=True),
     "vander of integers": lambda x: torch.vander((x[:, 0] * 3).int(), 3),
     "vander of one": lambda x: torch.vander(x[:, 0], 1) + torch.vander(x[:, 0], 0).sum(),
     "select_scatter": lambda x: x.select_scatter(torch.ones(4), 0, -1),

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from fx2onnx.capture.recording.eager_refusals import not_tried
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import dims_of
+from fx2onnx.capture.recording.values import NeedsDecomposition, dims_of
 from fx2onnx.capture.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, product
@@ -56,6 +56,23 @@ def _gradient(tracer: Tracer, call: Call) -> object:
         return NotImplemented
     with tracer.mode:
         return split.gradient(call.func, *call.args, **call.kwargs)
+
+
+@register(Kind.RECORD, aten._make_dual.default)
+def _make_dual(tracer: Tracer, call: Call) -> object:
+    """A tensor with a tangent, which composite operators lose where they are recorded whole."""
+    if tracer.pre_dispatch:
+        raise NeedsDecomposition
+    return NotImplemented
+
+
+@register(Kind.RECORD, aten._new_zeros_with_same_feature_meta.default)
+def _zero_tangent(
+    tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor, self_num_batch_dims: int
+) -> object:
+    """Zeros of the shape of ``other`` behind the first axes of ``self``, for forward-mode gradients: torch's kernel asks the memory."""
+    with tracer.mode:
+        return torch.zeros((*self.shape[:self_num_batch_dims], *other.shape), dtype=other.dtype, device=other.device)
 
 
 @register(Kind.RECORD, aten.vander.default)

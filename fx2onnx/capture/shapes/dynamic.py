@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -79,13 +79,16 @@ def from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) 
             elif name not in values:
                 road("other spellings of dynamic sizes").spread_variadic(name, shapes[name], by_name, arguments)
     elif isinstance(shapes, tuple | list):
-        if len(shapes) != len(values):
+        entries: Sequence[object] = shapes
+        if arguments.variadic:
+            entries = road("other spellings of dynamic sizes").with_variadic_spread(shapes, arguments)
+        if len(entries) != len(values):
             raise UserError(
                 "E105",
-                f"dynamic_shapes has {len(shapes)} entries, forward gets {len(values)} arguments",
+                f"dynamic_shapes has {len(entries)} entries, forward gets {len(values)} arguments",
                 next=f"give one for each of {', '.join(values)}, None where static",
             )
-        by_name = dict(zip(values, shapes, strict=True))
+        by_name = dict(zip(values, entries, strict=True))
     else:
         raise UserError("E105", "dynamic_shapes is neither a dict nor a tuple", next='write {"x": {0: "batch"}}')
     for name, spec in by_name.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments
@@ -96,9 +96,25 @@ def _not_passed(name: str, arguments: Arguments) -> UserError:
     )
 
 
+def _members_of(name: str, names: Iterable[str]) -> list[str]:
+    return [member for member in names if re.fullmatch(rf"{re.escape(str(name))}_\d+", member)]
+
+
+def with_variadic_spread(shapes: Sequence[object], arguments: Arguments) -> Sequence[object]:
+    """A tuple for all arguments has one entry for ``*args``, a tuple, as in torch.export; it may also have one for each of them."""
+    names = list(arguments.values)
+    passed = _members_of(arguments.variadic, names)
+    place = names.index(passed[0]) if passed else 0
+    spec = shapes[place] if passed and len(shapes) == len(names) - len(passed) + 1 else None
+    if not isinstance(spec, tuple | list) or len(spec) != len(passed):
+        return shapes
+    is_spec_of_each = all(part is None or isinstance(part, Mapping | tuple | list) for part in spec)
+    return [*shapes[:place], *spec, *shapes[place + 1 :]] if is_spec_of_each else shapes
+
+
 def spread_variadic(name: str, spec: object, by_name: dict[str, object], arguments: Arguments) -> None:
     """``*args`` and ``**kwargs`` are named by their parameter in dynamic_shapes, their members by position or key."""
-    passed = [member for member in by_name if re.fullmatch(rf"{re.escape(str(name))}_\d+", member)]
+    passed = _members_of(name, by_name)
     if isinstance(spec, tuple | list) and passed:
         if len(spec) != len(passed):
             raise UserError(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from fx2onnx.capture.recording.eager_refusals import not_tried
 from fx2onnx.capture.recording.tracer import Tracer
@@ -16,6 +15,7 @@ from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, product
 from fx2onnx.torchcompat import split
 from fx2onnx.torchcompat.fake_tensors import storage_key
+from fx2onnx.torchcompat.pytrees import flatten
 
 aten = torch.ops.aten
 
@@ -51,7 +51,7 @@ def _kron(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -
 
 @register(Kind.RECORD, *split.GRADIENTS)
 def _gradient(tracer: Tracer, call: Call) -> object:
-    operands = pytree.tree_leaves((call.args, call.kwargs))
+    operands = [leaf.value for leaf in flatten((call.args, call.kwargs))[0]]
     if _is_static(*(each for each in operands if isinstance(each, torch.Tensor))):
         return NotImplemented
     with tracer.mode:

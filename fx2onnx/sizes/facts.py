@@ -124,22 +124,9 @@ class Facts:
         if not has_sets and not self.supposed:
             return None
         if relation not in self.settled:
-            known = self._follows(relation) if relation.op in COMPARE else None
+            known = follows_from(self.supposed, relation) if relation.op in COMPARE else None
             self.settled[relation] = self._settled(relation) if known is None and has_sets else known
         return self.settled[relation]
-
-    def _follows(self, relation: Relation) -> bool | None:
-        """The truth of a comparison that was supposed, in this form or another: ``n > 7`` where ``n + 1 == 9`` was."""
-        asked = _gap_and_signs(relation)
-        if asked is None:
-            return None
-        for supposed in self.supposed:
-            possible = _signs_given(asked[0], supposed)
-            if possible <= asked[1]:
-                return True
-            if not possible & asked[1]:
-                return False
-        return None
 
     def _settled(self, relation: Relation) -> bool | None:
         names = relation.symbols()
@@ -361,6 +348,20 @@ def _without_zero(sizes: SizeSet) -> SizeSet:
 
 _SIGNS = {"eq": {0}, "ne": {-1, 1}, "lt": {-1}, "le": {-1, 0}, "gt": {1}, "ge": {0, 1}}
 _ANY = {-1, 0, 1}
+
+
+def follows_from(known: Iterable[Relation], relation: Relation) -> bool | None:
+    """The truth of a comparison that is known, in this form or another: ``n > 7`` where ``n + 1 == 9`` is."""
+    asked = _gap_and_signs(relation)
+    if asked is None:
+        return None
+    for each in known:
+        possible = _signs_given(asked[0], each)
+        if possible <= asked[1]:
+            return True
+        if not possible & asked[1]:
+            return False
+    return None
 
 
 def _gap_and_signs(relation: Relation) -> tuple[Dim, set[int]] | None:

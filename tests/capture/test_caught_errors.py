@@ -93,7 +93,6 @@ NUMBERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "saved": lambda x: torch.save(x, io.BytesIO()),
     "an index": lambda x: [1, 2, 3][x[0].long() % 3],
     "sorted": lambda x: sorted(x),
-    "a range": lambda x: range(x[0].long()),
     "complex": lambda x: complex(x[0]),
     "sparse": lambda x: x.to_sparse()._values(),
     "apply": lambda x: x.clone().apply_(lambda number: number + 1),

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fx2onnx.capture.python.held import Value, is_iterator
+from fx2onnx.capture.python.held import StandIn, Value, is_iterator
 from fx2onnx.torchcompat.dispatch import real_kernels
 
 _MOST_BYTES = 1 << 20
@@ -86,6 +86,7 @@ _KINDS: dict[type, _Kind] = {
     bytearray: _BYTES,
     array.array: _BYTES,
     types.GeneratorType: _Kind(_state_of_generator),
+    StandIn: _Kind(lambda found: _state_of_generator(found._generator)),
 }
 """How the state of each of ``held.ADVANCING_TYPES`` is told and put back."""
 
@@ -98,7 +99,6 @@ def state_of(value: Value) -> Value:
     """The state of an iterator, which shows by ``is_same_state`` whether it has gone on since, and lets it be put
     back.
     """
-    value = value._generator if isinstance(value, ForReal) else value
     try:
         return _position(value) if is_iterator(type(value)) else _kind(value).state(value)
     except Exception:  # of a class of the user's, or a file that is closed
@@ -122,7 +122,7 @@ def is_put_back(value: Value) -> bool:
     return _kind(value).put_back is not None and state_of(value) is not UNKNOWN
 
 
-class ForReal:
+class ForReal(StandIn):
     """Stands for a generator of Python's, which holds what its code makes: no tensors of a capture."""
 
     def __init__(self, generator: types.GeneratorType[Value, Value, Value]) -> None:
@@ -139,8 +139,15 @@ class ForReal:
         return getattr(self._generator, name)
 
 
+def users_own(value: Value) -> Value:
+    """The iterator that ``value`` stands for, or ``value`` itself."""
+    return value._generator if isinstance(value, ForReal) else value
+
+
 def stand_in(value: Value) -> Value:
     """The stand-in for an iterator in a run; None where the run gets the iterator itself."""
+    if isinstance(value, StandIn):
+        return None
     return ForReal(value) if isinstance(value, types.GeneratorType) else copied(value)
 
 

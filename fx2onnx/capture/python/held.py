@@ -45,9 +45,15 @@ _OTHERS = frozenset(
     ]
 )  # fmt: skip
 """Packages whose objects are no state of a model; containers, modules and distributions are looked into all the same."""
+
+
+class StandIn:
+    """Base of what stands for an iterator while a module runs."""
+
+
 ADVANCING_TYPES: tuple[type, ...] = (
     random.Random, np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, io.IOBase, queue.Queue,
-    queue.SimpleQueue, bytearray, array.array, types.GeneratorType,
+    queue.SimpleQueue, bytearray, array.array, types.GeneratorType, StandIn,
 )  # fmt: skip
 """Besides iterators, classes of objects that go on as they are used (``advancing.py``)."""
 _NOT_LOOKED_INTO = (

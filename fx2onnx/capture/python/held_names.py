@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from fx2onnx.capture.python.advancing import is_put_back, is_same_state, stand_in, state_of
+from fx2onnx.capture.python.advancing import is_put_back, is_same_state, stand_in, state_of, users_own
 from fx2onnx.capture.python.held import (
     ADVANCING,
     ARRAY,
@@ -198,7 +198,7 @@ class Names:
     def lasting(self) -> list[str]:
         """The changes that no run puts back, each with its class."""
         return [
-            f"{name_of(self.path(place))} ({type(entry.holder).__name__})"
+            f"{name_of(self.path(place))} ({type(users_own(entry.holder)).__name__})"
             for place, entry in enumerate(self._entries)
             if entry.kind == ADVANCING and not (is_put_back(entry.holder) and entry.parent >= 0)
         ]

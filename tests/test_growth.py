@@ -25,7 +25,7 @@ from fx2onnx.base.stack_frames import limit_reached
 from fx2onnx.irx.edit import replace_inputs
 from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.values import new_value
-from fx2onnx.runner import InferenceSession, plan
+from fx2onnx.runner import InferenceSession, arena
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.torchcompat.pytrees import flatten
 from tests.support import calls_of
@@ -144,7 +144,7 @@ def test_export_calls_in_proportion(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["a chain", "readers of one value", "products that are outputs"])
 def test_runner_calls_in_proportion(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "MAX_LOOKS", 1000)  # they grow by the square, up to a limit
+    monkeypatch.setattr(arena, "MAX_LOOKS", 1000)  # they grow by the square, up to a limit
     make, count = EXPORTS[name]
 
     def run(size: int) -> Callable[[], object]:
@@ -179,9 +179,9 @@ def test_inputs_are_replaced_at_once(width: int) -> None:
 
 @pytest.mark.long
 def test_looks_for_gaps_in_memory_are_limited() -> None:
-    buffers = [plan.Buffer(130, 0, 1) for _ in range(4_000)]
-    assert plan.assign_offsets(buffers[:100]) == 100 * 192  # the tight rule, by cache lines
-    assert plan.assign_offsets(buffers) == 4_000 * 256  # the fast one, by powers of two
+    buffers = [arena.Buffer(130, 0, 1) for _ in range(4_000)]
+    assert arena.assign_offsets(buffers[:100]) == 100 * 192  # the tight rule, by cache lines
+    assert arena.assign_offsets(buffers) == 4_000 * 256  # the fast one, by powers of two
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 
 from fx2onnx.sources.model_names import NAMES
@@ -14,7 +15,8 @@ def collected() -> dict[str, list[str]]:
     """The names of each kind that has some, as the installed libraries give them."""
     from models_zoo import registry
 
-    found = {kind.prefix: importlib.import_module(kind.module).names() for kind in KINDS.values()}
+    kinds = [kind for kind in KINDS.values() if kind.package is None or importlib.util.find_spec(kind.package)]
+    found = {kind.prefix: importlib.import_module(kind.module).names() for kind in kinds}
     return {kind: sorted(names) for kind, names in (found | {"zoo": registry.names()}).items() if names}
 
 

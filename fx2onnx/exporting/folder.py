@@ -209,7 +209,7 @@ def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -
 
 
 def _export(source: Source, options: ExportOptions) -> ExportResult:
-    from fx2onnx.exporting.components import as_file, drop_unused, translations_of
+    from fx2onnx.exporting.decoders import as_file, drop_unused, translations_of
     from fx2onnx.exporting.functions import found_in
 
     capture = replace(
@@ -364,7 +364,7 @@ def _own_files(assembly: Assembly | PipelineAssembly, target: Path) -> list[str]
 
 
 def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None, effort: Effort) -> None:
-    from fx2onnx.exporting.components import samples_of
+    from fx2onnx.exporting.decoders import samples_of
     from fx2onnx.verify.compare import verify
 
     for name, source in done.sources.items():

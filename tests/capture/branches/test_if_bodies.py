@@ -317,7 +317,9 @@ def unlike_a_branch(x: torch.Tensor) -> torch.Tensor:
     for row in range(6):
         if x[row % 2].sum() > row:
             kept.append(x)
-    return x + len(kept)
+        else:
+            kept.insert(0, -x)
+    return x + kept[0]
 
 
 @pytest.mark.long

@@ -184,6 +184,18 @@ class Task:
         function = _function(name, output)
         return Task(arrays, output, lambda: Mean(function))
 
+    def _check_shape(self, wanted: Array, labels: Array) -> None:
+        """Raises UserError E001 for labels of another shape than the answers."""
+        answers: dict[str, Callable[[Array], Array]] = {"top1": _classes, "tokens": _tokens, "psnr": np.asarray}
+        answer = answers.get(self.name)
+        if answer is not None and answer(wanted).shape != answer(labels).shape:
+            shapes = [list(answer(each).shape) for each in (wanted, labels)]
+            raise UserError(
+                "E001",
+                f"{self.name} compares answers {shapes[0]} with labels {shapes[1]}",
+                next="give labels of that shape",
+            )
+
     def measure(self, verdict: Verdict, case: Case) -> None:
         """Run eager PyTorch and the engines on the inputs, and note how far the answers move."""
         if not self.name:
@@ -204,6 +216,7 @@ class Task:
                 raise failed_on_arguments(cause) from cause
             count += 1
             if labels is not None:
+                self._check_shape(wanted, labels)
                 own.add(wanted, labels)
             for engine in list(engines):
                 try:

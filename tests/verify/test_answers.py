@@ -154,3 +154,14 @@ def test_the_command_shows_how_far_answers_move(tmp_path: Path) -> None:
     done = invoke(*args)
     assert done.exit_code == 0, done.output
     assert "top1 of" in done.output
+
+
+@pytest.mark.parametrize(("metric", "shape"), [("psnr", (3, 1)), ("top1", (3, 1)), ("tokens", (3, 2))])
+def test_labels_of_another_shape_are_an_error(
+    metric: str, shape: tuple[int, ...], classifier: tuple[Path, nn.Module]
+) -> None:
+    path, module = classifier
+    x = torch.randn(3, 8)
+    data = {"input": x.numpy(), "labels": np.zeros(shape, np.int64)}
+    with pytest.raises(UserError, match=f"{metric} compares answers"):
+        fx2onnx.verify(path, module, (x,), data=data, metric=metric)

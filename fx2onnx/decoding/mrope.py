@@ -52,7 +52,7 @@ class GridLayout:
 
 
 def grid_layout(model: Model, samples: Mapping[str, torch.Tensor]) -> GridLayout | None:
-    """How tokens stand among images of any grid, if the model's own ``get_rope_index`` says the same of several.
+    """The places of tokens among images of any grid, if the model's own ``get_rope_index`` says the same of several.
 
     samples: arguments of the encoder, for one image.
     """

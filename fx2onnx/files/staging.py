@@ -23,7 +23,7 @@ from fx2onnx.base.errors import UserError
 
 IS_WINDOWS = os.name == "nt"
 OPEN_SECONDS = 2.0
-"""How long to wait for a program that has the file open, such as one that looks for viruses."""
+"""Seconds to wait for a program that has the file open, such as a virus scanner."""
 _RENAME_POLL_SECONDS = 0.05
 BINARY = getattr(os, "O_BINARY", 0)
 """Flag of ``os.open`` without which Windows changes line ends."""

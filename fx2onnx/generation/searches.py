@@ -142,7 +142,7 @@ def accepted(wanted: Array, drafted: Array, draft: int, choose: Chooser) -> Arra
 _NEVER = np.float32(-1e9)
 
 Advance = Callable[[Array, Array], Array]
-"""Of tokens [rows, length] and, for each row, the one that it goes on from: scores [rows, vocabulary] of the next."""
+"""Scores [rows, vocabulary] of the next token, for tokens [rows, length] and, for each row, the row that it goes on from."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ NAMES = (
     ("cblas_somatcopy64_", ctypes.c_int64),
     ("cblas_somatcopy", ctypes.c_int),
 )
-"""How builds of OpenBLAS call ``cblas_somatcopy`` (one of its extensions of BLAS), and their integers."""
+"""The names of ``cblas_somatcopy`` (an extension of BLAS) in builds of OpenBLAS, and their integers."""
 
 ROW_MAJOR, TRANSPOSED = 101, 112
 """``CblasRowMajor`` and ``CblasTrans`` of cblas.h."""

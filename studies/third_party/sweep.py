@@ -79,7 +79,7 @@ def measured(row: Row) -> dict[str, Any]:
         except fx2onnx.Fx2OnnxError as error:
             where = f" ({Path(error.where.file).name}:{error.where.line})" if error.where else ""
             return found | {"refused": f"{error.code}: {error.what}{where}", "seconds": _since(begun)}
-        except Exception as error:
+        except Exception as error:  # an export may raise its own errors alone: any other is a wrong row
             return found | {"wrong": f"the export raises {type(error).__name__}: {_line(error)}"}
         found["seconds"] = _since(begun)
         assumed = [each.expression for each in result.report.assumptions if isinstance(each, Condition | Guard)]

@@ -22,7 +22,7 @@ _PARTS = {"detect": "boxes", "segment": "masks", "pose": "keypoints", "obb": "ob
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     if importlib.util.find_spec("ultralytics") is None:
-        pytest.skip("needs ultralytics")
+        pytest.skip("ultralytics is not installed: it is no dependency, and brings another torch")
     monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which the package sets itself
     from fx2onnx.sources import ultralytics

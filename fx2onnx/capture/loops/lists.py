@@ -34,7 +34,7 @@ class ListPart:
     place: int
     """The number of the element."""
     leaf: Value
-    """What this turn adds; None for nothing."""
+    """The elements that this turn adds; None where it adds none."""
     sample: Value
     info: TensorInfo | None
     number: int

@@ -202,7 +202,7 @@ class Kinds:
         return self._handed_on(before)
 
     def _real_part(self, before: Value, after: Value, known: Part | None) -> Part:
-        """How a real number goes from turn to turn."""
+        """The form in which a real number goes from turn to turn."""
         if isinstance(known, HandedOn) and known.info.dtype == torch.float64:
             return known
         if type(before) is float or before is MISSING:

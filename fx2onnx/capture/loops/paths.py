@@ -52,7 +52,7 @@ class PathEnd:
     """The outputs whose sizes may differ from path to path."""
     symbols: dict[str, Symbol]
     env: ShapeEnv | None = None
-    """What is known of sizes at its end; None while it runs."""
+    """The facts of sizes at its end; None while it runs."""
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ class TurnPaths:
         return bool(self.decisions or self._pending)
 
     def decide(self, test: Test) -> bool | None:
-        """How a decision by data goes on this path; None within a graph of an operator."""
+        """The outcome of a decision by data on this path; None within a graph of an operator."""
         values, env, depth = self.loop.tracer.values, self.loop.tracer.sizes, len(self.decisions)
         if values.graph is not self.graphs[-1]:
             return None

@@ -49,7 +49,7 @@ class Grown(NamedTuple):
     is_kept: bool = True
     """False if some turns add nothing, or less."""
     sample: Sequence[Value] = ()
-    """What a turn adds that adds all that turns may add."""
+    """The elements that a turn adds which adds all that turns may add."""
 
     @property
     def identity(self) -> object:

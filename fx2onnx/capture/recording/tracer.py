@@ -79,7 +79,7 @@ class Tracer:
         self.has_loops = False
         """Whether loops that run as often as a size says are loops of the file."""
         self.has_exits = False
-        """Whether those of a fixed length in which data decides are, too."""
+        """True if loops of a fixed length in which data decides are loops of the file, too."""
         self.branches: frozenset[SourceLocation | None] = frozenset()  # the places of these decisions
         self.first_turns: frozenset[SourceLocation | None] = frozenset()
         """The lines of those whose first turn is run by itself."""

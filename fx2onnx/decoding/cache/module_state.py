@@ -20,7 +20,7 @@ import torch
 from fx2onnx.sources.hf.transformers_types import Model
 
 OWN_SIZES = ("past_buffer_", "past_entries_")
-"""How the names begin of sizes that are no number of past tokens."""
+"""The beginnings of the names of sizes that are not a number of past tokens."""
 _BUFFERS, _ENTRIES = ("buffer_kv", "buffer_gate"), ("compressed_kv",)
 
 

@@ -19,7 +19,8 @@ from fx2onnx.sizes.expr import Dim, DimLike, product
 aten = torch.ops.aten
 Ints = Sequence[int]
 MOST_GATHERED_ROWS = 256
-"""Of the matrix of all windows (channels times kernel places), which is made whole: it is that many times the image."""
+"""The most rows (channels times kernel places) of a matrix of all windows: its memory is this many times the
+image's."""
 GATHERED_BY_RESULT = 4
 """The matrix of all windows is made whole, too, where its rows are at most so many times as long as those of the result, which
 would be copied twice."""

@@ -62,7 +62,7 @@ class CtcPath(NamedTuple):
     classes: ir.Value
     """z [N, 2 S + 1], blank beyond the last label."""
     may_skip: ir.Value
-    """Whether z[s] may follow z[s - 2]: it is neither that nor blank."""
+    """True where z[s] may follow z[s - 2]: z[s] is neither z[s - 2] nor blank."""
     last: ir.Value
     """[N, 1]: the place of the last blank."""
     length: DimLike

@@ -120,7 +120,7 @@ def _coordinate(op: Emit, number: ir.Value, size: DimLike, padding: int, align_c
 def _padded(
     op: Emit, place: ir.Value, size: DimLike, padding: int, align_corners: bool
 ) -> tuple[ir.Value, ir.Value | None]:
-    """Where a place comes to lie, and how it moves with it, unless by 1."""
+    """A place after padding, and its derivative by the place before; None for a derivative of 1."""
     dtype = op.dtype(place)
     count = op.size(size, dtype)
     last, one, zero = op.Sub(count, 1), op.const(1, dtype), op.const(0, dtype)
@@ -144,7 +144,7 @@ def _padded(
 
 
 def _flat_index(op: Emit, coordinates: Sequence[Coordinate], places: Sequence[ir.Value]) -> tuple[ir.Value, ir.Value]:
-    """Where a corner lies in the flat image, 0 for those outside, and whether it is inside."""
+    """The index of a corner in the flat image, 0 for those outside, and a mask of the corners inside."""
     index: ir.Value | None = None
     inside: ir.Value | None = None
     for coordinate, place in zip(coordinates, places, strict=True):

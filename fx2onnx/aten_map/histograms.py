@@ -24,7 +24,7 @@ D = ir.DataType
 
 
 def _bincount(op: Emit, self: ir.Value, weights: ir.Value | None, minlength: DimLike) -> ir.Value:
-    """How often each of 0, 1, .. occurs, or the sum of its weights."""
+    """The number of times that each of 0, 1, .. occurs, or the sum of its weights."""
     dtype, dims = op.result[0]
     if op.dims(self)[0] == 0:
         return filled_with(op, dims, 0, dtype)
@@ -51,7 +51,7 @@ register_shared(_bincount, "ScatterElements(add); Equal, ReduceSum before 16", *
 
 
 def counts_between(op: Emit, values: ir.Value, edges: ir.Value, weight: ir.Value | None) -> ir.Value:
-    """How many values lie in each bin [edge, next edge), the last one closed. Memory: values x edges."""
+    """The number of values in each bin [edge, next edge), the last one closed. Memory: values x edges."""
     column = op.Unsqueeze(op.reshape(values, (product(op.dims(values)),)), axes=[1])
     inner = op.Slice(
         edges, starts=[0], ends=[-1], axes=[0], outputs=[(op.dtype(edges), (whole(op.dims(edges)[0] - 1),))]

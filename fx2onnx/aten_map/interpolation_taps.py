@@ -20,7 +20,7 @@ from fx2onnx.sizes.expr import Dim, DimLike
 CUBIC_COEFFICIENT = -0.75
 """PyTorch's bicubic without antialias; with it, PIL's -0.5. Source: ATen/native/cpu/UpSampleKernel.cpp."""
 Tap = tuple[ir.Value, ir.Value]
-"""Where an element lies along the axis, and its weight."""
+"""The index of an element along the axis, and its weight."""
 
 
 def by_taps(

@@ -160,7 +160,7 @@ def average_pooled(
 
 
 def _ends_read(source: Dims, dims: Dims, kernel: Ints, stride: Ints, padding: Ints) -> list[int]:
-    """How much of the declared padding at the end of each axis the windows reach."""
+    """The part of the declared padding at the end of each axis that the windows read."""
     what = "a size pooled with ceil_mode"
     ends = []
     for axis, pad in enumerate(padding):
@@ -207,7 +207,7 @@ def _average_beyond_the_end(
 def overhang(
     source: Sequence[DimLike], target: Sequence[DimLike], kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool
 ) -> list[int]:
-    """How far the last window of ceil_mode reaches beyond the padded input, axis by axis.
+    """The number of elements by which the last window of ceil_mode reaches beyond the padded input, for each axis.
 
     Raises UserError E203 for a symbolic size: whether there is an overhang depends on the number.
     """

@@ -134,7 +134,7 @@ def fake_quantized(
 def _in_range(
     op: Emit, value: ir.Value, scale: Parameter, zero_point: Parameter, low: int, high: int, axis: int | None
 ) -> ir.Value:
-    """Where nothing is clipped, and nothing is NaN."""
+    """A mask of the elements that are neither clipped nor NaN."""
     steps = op.Round(op.Div(op.cast(value, D.FLOAT), _broadcast(op, value, scale, D.FLOAT, axis)))
     steps = op.Add(steps, _broadcast(op, value, zero_point, D.FLOAT, axis))
     return op.And(op.Less(op.const(float(low) - 1), steps), op.Less(steps, op.const(float(high) + 1)))

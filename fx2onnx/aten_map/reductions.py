@@ -54,7 +54,7 @@ def reduce(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keep
 
 
 def count_of(op: Emit, value: ir.Value, dim: Dimensions) -> DimLike:
-    """How many elements a reduction over ``dim`` combines."""
+    """The number of elements that a reduction over ``dim`` combines."""
     dims = op.dims(value)
     return product([dims[axis] for axis in reduced_axes(op, value, dim)])
 

@@ -47,7 +47,7 @@ def _matrix(size: int, count: int, mode: str, scale: Scale, align_corners: bool,
 
 
 def _repeats(size: DimLike, count: DimLike, scale: Scale) -> int | None:
-    """How often nearest neighbours repeat each element, where each is repeated as often."""
+    """The number of times that nearest neighbours repeat each element; None where it differs between elements."""
     factor = count // size
     if isinstance(factor, int) and factor * size == count and (scale is None or scale == factor):
         return factor

@@ -21,7 +21,7 @@ UNSIGNED_INTEGERS = frozenset({D.UINT8, D.UINT16, D.UINT32, D.UINT64})
 
 
 def where(op: Emit, condition: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
-    """Where; of bools by And and Or, of dtypes without a kernel through a wider one."""
+    """ONNX's Where; bools are chosen with And and Or, dtypes without a kernel in a wider dtype."""
     dtype = op.dtype(left)
     if dtype == D.BOOL:
         return op.Or(op.And(condition, left), op.And(op.Not(condition), right))

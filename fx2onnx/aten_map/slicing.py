@@ -153,7 +153,7 @@ register_shared(unbind_int, "Gather of each piece", *overloads_of("unbind.int un
 def _places(
     op: Emit, value: ir.Value, size: Sequence[DimLike], stride: Sequence[DimLike], offset: DimLike | None
 ) -> npt.NDArray[np.int64]:
-    """Where each element of the view stands in ``value``, which is taken to be contiguous.
+    """The flat index in ``value``, which is taken to be contiguous, of each element of the view.
 
     Raises UserError E203 where the view reaches beyond it: it then looks into a storage that the graph does not have.
     """

@@ -39,7 +39,7 @@ def quotient(op: Emit, value: ir.Value, top: Sequence[float], bottom: Sequence[f
 
 
 def between(op: Emit, condition: ir.Value, yes: ir.Value | float, no: ir.Value | float) -> ir.Value:
-    """Where of float64 values and numbers."""
+    """ONNX's Where of float64 values and numbers."""
     left = yes if isinstance(yes, ir.Value) else number(op, yes)
     right = no if isinstance(no, ir.Value) else number(op, no)
     return op.Where(condition, left, right)

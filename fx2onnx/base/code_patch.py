@@ -24,7 +24,7 @@ _ABSENT = object()
 
 class _Thread(threading.local):
     captures = False
-    """Whether this thread runs a module on fake tensors."""
+    """True while this thread runs a module on fake tensors."""
     tracer: Any = None
     """The tracer of the run, for code below it that has to do with capture."""
     fuses_attention = False

@@ -86,13 +86,13 @@ class Fx2OnnxError(Exception):
 
     exit_code = 1
     reason: Enum | None = None
-    """Why, for code that goes on by it; people read ``why``."""
+    """The reason as a member of an enum, by which code decides how to go on; people read ``why``."""
     inputs: tuple[str, ...] = ()
     """The inputs of a module whose numbers Python would need."""
     is_caught: bool = False
     """True if the module's own ``except`` caught it: it may catch what other capture strategies raise, too."""
     own_class: type[Fx2OnnxError] | None = None
-    """Where ``catch_as_torch_error`` changed the class: what it was."""
+    """The class before ``catch_as_torch_error`` changed it; None if it did not."""
 
     def __init__(
         self,

@@ -55,10 +55,10 @@ class SpanRecorder:
         self._open = [self.root]
         self._phases: list[Span] = []
         self.log: list[Any] = []
-        """Where they end, five items each and none of them a container, which the collector would look through: details
-        (name, start ns, end ns, module path, where) or (what, start ns, end ns, label, None), where ``label(what)`` gives name,
-        module path and where; stretches (name, start ns, end ns, None, None). A phase is there twice: (span, 0, 0, None,
-        None) where it begins, (None, 0, 0, None, None) where it ends."""
+        """The spans and stretches that ended, five items each and none of them a container, which the collector would
+        look through: details (name, start ns, end ns, module path, where) or (what, start ns, end ns, label, None),
+        where ``label(what)`` gives name, module path and where; stretches (name, start ns, end ns, None, None). A phase
+        is there twice: (span, 0, 0, None, None) where it begins, (None, 0, 0, None, None) where it ends."""
         self._is_tree = False
 
     @contextlib.contextmanager
@@ -134,7 +134,7 @@ def _grow(root: Span, log: list[Any]) -> None:
     """Hang the log's entries below ``root``."""
     phases = [root]
     ended: list[list[Span | Stretch]] = [[]]
-    """What ended in each open phase and is in no detail so far."""
+    """For each open phase, the spans and stretches that ended in it and are in no detail so far."""
     items = iter(log)
     for name, start_ns, end_ns, path, where in zip(items, items, items, items, items, strict=True):
         if isinstance(name, Span):

@@ -38,7 +38,7 @@ class _Thread(threading.local):
     kept: dict[int, Any] | None = None
     """The caches of this thread's run, by the id of the one that each stands for; None outside."""
     looks = False
-    """Whether a cache may only return what it holds."""
+    """True while a cache may only return what it holds."""
 
 
 _THREAD = _Thread()

@@ -13,7 +13,7 @@ INTERVAL_NS = 50_000_000
 so this keeps them near a tenth of a per cent."""
 
 _OLD_NS = 20_000_000
-"""What was read less long ago still holds where a phase begins or ends."""
+"""The age up to which a reading still holds where a phase begins or ends."""
 
 
 _GROUPS = "/proc/self/cgroup"

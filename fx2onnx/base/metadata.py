@@ -6,7 +6,7 @@ from collections.abc import Sequence
 VERSION = "0.1.0"
 
 DOCS = "https://fx2onnx.readthedocs.io/en/stable/"
-"""Where the documents of the newest release are; ``project.urls`` of pyproject.toml has the same."""
+"""The address of the documents of the newest release; ``project.urls`` of pyproject.toml has the same."""
 
 PRODUCER = "fx2onnx"
 """``producer_name`` of our files."""

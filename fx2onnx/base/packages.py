@@ -85,4 +85,4 @@ def _home(holder: object) -> str:
 
 
 TRIED = {"torch": "'torch>=2.8,<2.16'"}
-"""What pip is asked for to get a version that was tried."""
+"""The requirement for pip that gives a version that was tried, by package."""

@@ -81,7 +81,7 @@ def _leave(token: object) -> None:
 
 
 def limit_reached(error: RecursionError) -> tuple[str, str]:
-    """Which limit ``error`` came from, and what may be done to raise it."""
+    """The limit that ``error`` came from, and what may be done to raise it."""
     limit = _LIMITS["before"] or sys.getrecursionlimit()
     if 2 * sum(1 for _ in traceback.walk_tb(error.__traceback__)) < sys.getrecursionlimit():
         return (

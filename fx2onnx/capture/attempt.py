@@ -127,7 +127,7 @@ class Enlarged:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Where Python's plain numbers are sizes, or numbers that only the data tells."""
+    """The files in which Python's plain numbers are sizes or data-dependent numbers."""
 
     files: frozenset[str] = frozenset()
     """Names of files in which ``int`` and ``float`` of a size stay sizes."""

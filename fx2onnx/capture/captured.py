@@ -44,7 +44,7 @@ class GraphInput:
     node: torch.fx.Node
     sample: torch.Tensor
     path: str
-    """Where in the arguments it sits, such as ``input_ids`` or ``past[0]``."""
+    """The place in the arguments, such as ``input_ids`` or ``past[0]``."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Mutation:
     before: torch.Tensor | None = None
     """The module's own tensor, which a file with ``state="io"`` has an input for; None where there was none."""
     also: str | None = None
-    """Another place that holds ``before``, and keeps it."""
+    """A second place of the module that holds ``before`` and keeps it."""
 
 
 @dataclass(slots=True)

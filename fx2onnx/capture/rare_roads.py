@@ -43,7 +43,7 @@ RARE_ROADS = {
     "torch.export": "strategies.exported",
     "symbolic trace": "strategies.symbolic",
 }
-"""What is met, and the module that knows what to do about it."""
+"""The module for each rare feature, by the name of the feature; it is imported when a module first needs it."""
 
 _PACKAGE = __name__.rpartition(".")[0]
 _loaded: dict[str, Any] = {}

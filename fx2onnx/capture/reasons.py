@@ -1,4 +1,4 @@
-"""Why a run of a module failed, as far as another run may do better: set where the error is raised."""
+"""Reasons why a run of a module failed, if another run may do better. A reason is set where the error is raised."""
 
 from __future__ import annotations
 

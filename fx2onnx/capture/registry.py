@@ -176,7 +176,7 @@ aten = torch.ops.aten
 
 # -- traits --------------------------------------------------------------------------------------------------------------
 NAMESPACES = frozenset({"aten", "torchvision"})
-"""Of operators whose real kernels may be run: those of others may do anything."""
+"""Namespaces of operators whose real kernels may be run: those of other libraries may do anything."""
 
 NOT_TRIED = re.compile("polynomial|matrix_power|cartesian|combinations|as_strided|segment_reduce|_ctc_loss_backward")
 """Operators that work longer than the sizes of operands and results tell, that refuse strides or read all memory, whose
@@ -194,8 +194,8 @@ _RAISED: dict[Op, type[Exception]] = {
 
 
 class OpTraits:
-    """How calls of an overload are recorded. There is one for each overload, which it keeps, so that ``id(func)`` stays its
-    own: it takes the overload's place in keys, as torch hashes overloads in Python.
+    """The traits of an overload: how its calls are recorded. There is one for each overload, which it keeps, so that
+    ``id(func)`` stays its own: it takes the overload's place in keys, as torch hashes overloads in Python.
     """
 
     __slots__ = (

@@ -213,4 +213,4 @@ def _of_quotients(relation: Relation) -> Relation:
 
 
 _IS_ALL = ("aten::slice", "ne")
-"""Whether a slice takes all of an axis says how its memory lies."""
+"""The question whether a slice takes all of an axis, which also tells the memory layout of the result."""

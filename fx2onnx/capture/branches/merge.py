@@ -101,7 +101,7 @@ class Merge:
         kind = "sizes" if isinstance(by, Relation) and not by.symbols() & one.shape_env.unbacked else "data"
         self._notes = [Assumption(f"both branches of a decision by {kind} are in the file", self._decision.where)]
         self.is_one_program = False
-        """Whether what follows the decision is the same in both, so that the file is no larger."""
+        """True if both branches go on with the same nodes, so that the file is no larger."""
 
     def path(self) -> Path:
         self._use_one_for_both()
@@ -144,7 +144,7 @@ class Merge:
         return Path(joined, env, decisions)
 
     def _use_one_for_both(self) -> None:
-        """Where one path with other sizes does what both do, it stands for both."""
+        """Let one path stand for both if, with other sizes, it does what both do."""
         if not isinstance(self._decision.test, Relation):
             return
         one, two = self._one.captured, self._two.captured

@@ -39,7 +39,7 @@ class NoopGuards(RunPlugin):
         super().__init__(tracer)
         self._memories: dict[int, Memory] = {}
         self._nodes: set[torch.fx.Node] = set()
-        """Of tensors that were copied without need."""
+        """The nodes of tensors that were copied without need."""
 
     def answer(self, relation: Relation) -> bool | None:
         """The answer to what the user's code asks with which the body of its statement runs, where that is right for all sizes."""

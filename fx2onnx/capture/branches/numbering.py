@@ -39,7 +39,7 @@ def equivalent_at(one: Captured, two: Captured, at: Sizes) -> bool:
 
 
 def common_calls(one: Captured, two: Captured) -> int:
-    """How many calls at their beginning are the same in both, types included."""
+    """The number of calls at the beginning of both programs that are the same, types included."""
     numbers: dict[object, int] = {}
     sides = [ValueNumbering(one, one, {}, numbers, exactly=True), ValueNumbering(two, one, {}, numbers, exactly=True)]
     count = 0
@@ -51,7 +51,8 @@ def common_calls(one: Captured, two: Captured) -> int:
 
 
 def common_weights(one: Captured, two: Captured) -> int:
-    """How many weights, of those that were met first, are the same in both."""
+    """The number of weights at the beginning of both programs that are the same, in the order in which they were
+    met."""
     pairs = zip(one.weights.values(), two.weights.values(), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: is_same_weight(*pair), pairs))
 
@@ -243,7 +244,7 @@ def _first(node: Node, size: Size) -> object:
 
 
 def _one_key(given: dict[str, Any], size: Size) -> dict[str, Any]:
-    """Where there is one key, every query sees it, ``is_causal`` or not."""
+    """The arguments of attention without ``is_causal`` if there is one key, which every query sees either way."""
     return given | {"is_causal": False} if size(_info(given["key"]).dims[-2]) == 1 else given
 
 
@@ -265,7 +266,7 @@ _GIVES_BACK: dict[object, Callable[[Node, Size], object]] = {
 _NORMAL: dict[object, Callable[[dict[str, Any], Size], dict[str, Any]]] = {
     aten.scaled_dot_product_attention.default: _one_key
 }
-"""What arguments say nothing at certain sizes."""
+"""By overload, a function that removes the arguments that have no effect at certain sizes."""
 
 
 # -- one program for both ways -------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class _Result:
     """None for each tensor."""
     kinds: list[TensorType]
     known: Facts | None = None
-    """What is known of sizes at the end of the path."""
+    """The facts on sizes at the end of the path."""
 
 
 class _Call:
@@ -118,7 +118,7 @@ class _Call:
         nodes = dict.fromkeys(map(self._tracer.values.node_of, tensors))
         self._inputs = [node for node in nodes if node.op != "get_attr"]
         self._constants: list[Weight] = []
-        """Of all paths; equal ones are one."""
+        """The constants of all paths; equal ones are one."""
         self._results: list[_Result] = []
         self._runs = 0
         self._held = Contents(exploration.tree.modules, args, kwargs)

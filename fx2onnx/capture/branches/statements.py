@@ -29,7 +29,7 @@ class Conditional:
     runs_where: bool
     """The truth of what Python asks with which they run."""
     returned: ast.expr | None = None
-    """What the function returns where they do not run, if it ends there."""
+    """The value that the function returns if the statements do not run and it ends there."""
     other: Sequence[ast.stmt] = ()
     """The statements that run in their place, which give variables values."""
 

@@ -39,7 +39,7 @@ _CHANGES = ("STORE_", "DELETE_", "IMPORT_", "YIELD_", "SEND")
 _LIBRARY, _SITE = os.path.dirname(dis.__file__) + os.sep, f"{os.sep}site-packages{os.sep}"
 _NUMPY = os.path.dirname(np.__file__) + os.sep
 _HIDES_CALLS = frozenset({"map", "filter", "exec", "eval", "partial", "reduce", "partialmethod", "methodcaller"})
-"""What calls functions without that being seen."""
+"""Names of functions that call other functions without the watch seeing it."""
 _BINDS = functools.partialmethod.__get__.__code__
 """The code that arithmetic of sizes is called through, which changes nothing."""
 _OF_BUILTINS = frozenset(
@@ -234,7 +234,7 @@ def _is_equal(one: object, other: object) -> bool:
 
 
 def _draws() -> object:
-    """How far Python's and NumPy's random numbers are."""
+    """The state of Python's and NumPy's random generators."""
     name, keys, *rest = np.random.get_state(legacy=True)
     return random.getstate(), name, keys.tobytes(), rest  # type: ignore[union-attr]
 

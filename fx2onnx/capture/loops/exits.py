@@ -1,4 +1,4 @@
-"""Where Python leaves a loop by data or sizes in the middle of a turn, ``if h.sum() > limit: break``.
+"""Loops that Python leaves by data or sizes in the middle of a turn, as by ``if h.sum() > limit: break``.
 
 The turn is recorded as if Python stayed. What a variable has behind the loop is then what it had at the exit where that was taken.
 Where Python does more there than to go on behind the loop, as ``return h`` does, that is what it had before the turn, which Python
@@ -63,7 +63,7 @@ class Join:
     output: torch.fx.Node
     """Behind the whole turn."""
     at_exit: Callable[[Left], torch.fx.Node | None]
-    """Where Python leaves it; None where that is of no matter."""
+    """The value at an exit; None where the exit has none that matters."""
     may_differ: bool = False
     """True if its sizes may differ there."""
 

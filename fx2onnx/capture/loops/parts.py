@@ -116,7 +116,7 @@ class Kinds:
         """The size at the end of the turn, by the name of the size at its beginning, for sizes without a formula."""
 
     def part(self, place: Place, before: Value, after: Value, known: Part | None) -> Part:
-        """How a value goes from turn to turn: as ``known``, or else as one turn shows."""
+        """The way in which a value goes from turn to turn: as ``known``, or else as one turn shows."""
         if _is_number(after):
             return self._number_part(place, before, after, known)
         is_several = self._loop.paths.has_several

@@ -28,7 +28,7 @@ class Change(NamedTuple):
     before: Value
     after: Value
     is_read: bool
-    """Whether the turn may read what the one before left there."""
+    """True if the turn may read what the turn before left there."""
 
 
 class Grown(NamedTuple):
@@ -37,9 +37,9 @@ class Grown(NamedTuple):
     holder: list[Value]
     items: list[Value]
     place: Place | None = None
-    """Where a longer list took the place of the one before."""
+    """The place that a longer list took from the list before; None if the list itself grew."""
     before: Sequence[Value] = ()
-    """What that had."""
+    """The elements of the list before."""
     is_hidden: bool = False
     """True of the list that a comprehension makes, which no turn can read."""
     is_front: bool = False

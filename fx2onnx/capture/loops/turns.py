@@ -41,7 +41,7 @@ class Repeat:
     element: Callable[[Index], torch.Tensor] | None = None
     """The one of a number, where that needs not all of them."""
     is_number: bool = False
-    """Whether they are numbers of Python's."""
+    """True if the elements are plain numbers of Python."""
 
     def at(self, index: Index) -> Value:
         """The one of a number."""
@@ -192,7 +192,7 @@ class Turns(list):  # type: ignore[type-arg]
         list.__setitem__(self, slice(None), turned[::-1])
 
     def copy(self) -> list[Value]:
-        """Another list of the same elements."""
+        """A copy of the list with the same elements."""
         return _as_turns([*list.__iter__(self)])
 
     def insert(self, index: Value, value: Value) -> None:

@@ -120,7 +120,8 @@ def _counts_without_common(target: Sequence[DimLike], dims: Sequence[DimLike]) -
 def _of_computed(
     tracer: Tracer, call: Call, tensor: torch.Tensor, dims: Sequence[DimLike], target: list[DimLike]
 ) -> object:
-    """Where the numbers of elements are equal, which eager PyTorch needs; else torch's own way, which refuses."""
+    """The reshaped tensor of computed sizes if the numbers of elements are equal, as eager PyTorch needs; else
+    NotImplemented, so that torch's own code refuses it."""
     if not _has_computed((*dims, *target)):
         return NotImplemented
     env, needed = tracer.sizes, None

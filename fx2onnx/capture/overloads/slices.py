@@ -99,7 +99,7 @@ def _is_negative(env: ShapeEnv, number: DimLike) -> bool:
 
 
 def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar]:
-    """Where ``start:end`` begins, and its length, where even the signs of the bounds may depend on data."""
+    """The beginning of ``start:end`` and its length, where even the signs of the bounds may depend on data."""
 
     def place(bound: DimLike) -> Scalar:
         if bound == 0:
@@ -116,8 +116,8 @@ def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) 
 
 
 def _extent(tracer: Tracer, size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar, bool]:
-    """Where ``start:end`` begins, its length, and whether torch would find another: where it clamps a bound by the sample, or
-    does not know that a size which depends on data is >= 0.
+    """The beginning of ``start:end``, its length, and whether torch would find another: it may clamp a bound by the
+    example inputs, or not know that a data-dependent size is >= 0.
     """
     env = tracer.sizes
     is_exact = isinstance(size, Dim) and bool(size.symbols() & env.unbacked)

@@ -88,7 +88,7 @@ _KINDS: dict[type, _Kind] = {
     types.GeneratorType: _Kind(_state_of_generator),
     StandIn: _Kind(lambda found: _state_of_generator(found._generator)),
 }
-"""How the state of each of ``held.ADVANCING_TYPES`` is told and put back."""
+"""The functions that read and restore the state of each of ``held.ADVANCING_TYPES``."""
 
 
 def _kind(value: Value) -> _Kind:

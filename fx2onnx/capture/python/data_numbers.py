@@ -15,7 +15,7 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.torchcompat.pytrees import flatten
 
 Of: TypeAlias = "torch.Tensor | int | float | torch.SymInt | torch.SymFloat"
-"""What a number is computed with."""
+"""The operands from which a data-dependent number is computed."""
 Mark = TypeVar("Mark", str, float)
 Operator: TypeAlias = Callable[[Of, Of], torch.Tensor]
 
@@ -86,7 +86,7 @@ def _is_number(value: object) -> bool:
 
 
 UNKNOWN = "?"
-"""What is printed of a number that only the data tells."""
+"""The text that is printed for a data-dependent number."""
 
 
 class Unknown(Protocol):

@@ -25,7 +25,7 @@ from fx2onnx.torchcompat.modules import ModuleTree
 
 Names: TypeAlias = dict[str, Any]
 SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, DataNumber: float}
-"""What Python's numbers are in eager PyTorch."""
+"""The classes of numbers during a capture, each with the class that eager PyTorch has there."""
 
 
 def install_names(

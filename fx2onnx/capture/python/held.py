@@ -60,7 +60,7 @@ _NOT_LOOKED_INTO = (
     type, types.ModuleType, BaseException, enum.Enum, torch.Size, str, bytes, int, float,
 )  # fmt: skip
 _VIEWS = (functools.partial, types.MappingProxyType)
-"""Of Python's own classes, those whose objects hold others and do not change themselves."""
+"""Python's own classes whose objects hold others and do not change themselves."""
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _HOLDERS = (types.SimpleNamespace, types.MethodType, threading.local, *_WEAK)
 _WITH_ATTRIBUTES = (torch.Tensor, torch.nn.Parameter, types.FunctionType)
@@ -98,7 +98,7 @@ class Snapshot:
         self.entries: list[Entry] = []
         self._empty: list[Value] = []
         self.has_advancing = False
-        """Whether something goes on as it is used."""
+        """True if something that is held changes as it is used, such as an iterator."""
         self.scripted: list[tuple[str, Value, dict[str, object]]] = []
         """Name, what has them, and its attributes, of each scripted module."""
         self._functions: list[Value] = []
@@ -303,7 +303,7 @@ def _have_same_keys(one: Iterable[object], other: Iterable[object]) -> bool:
 
 
 def base_of(value: dict[Value, Value]) -> Value:
-    """Whose methods read and write a dict: a subclass may refuse to be written, or give something else."""
+    """The class whose methods read and write a dict: a subclass may refuse to be written, or return something else."""
     return OrderedDict if isinstance(value, OrderedDict) else dict
 
 

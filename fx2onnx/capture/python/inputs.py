@@ -42,7 +42,8 @@ class Leaf:
     position: int
     """Index among all flat leaves; ``HELD`` where a module or an object holds it, under this name."""
     place: str = ""
-    """Where an object or a module holds it, by the name of ``held_names``; a tensor that is held twice is two leaves."""
+    """The object or module that holds the tensor, by the name of ``held_names``; a tensor that is held twice is two
+    leaves."""
     axes: dict[int, DimLike] = field(default_factory=dict)
     """Dynamic axes and their sizes, as symbols or expressions over symbols."""
 
@@ -68,7 +69,7 @@ class Arguments:
     ends: tuple[str, ...] = ()
     """Names of leaves whose values afterwards belong to what a run gives, behind the results."""
     notes: list[str] = field(default_factory=list)
-    """What of the arguments is constant in the file though it looks like data."""
+    """Sentences on the arguments that look like data and are constant in the file."""
     variadic: str = ""
     """The name of forward's ``*args``."""
 

@@ -19,12 +19,12 @@ _PACKAGE = f"{__name__.partition('.')[0]}."
 MOST_OBJECTS = 20_000
 _PASSED_ON = (tuple, frozenset)
 _DICTS = (dict, OrderedDict, defaultdict)
-"""What cannot be changed goes as a whole."""
+"""Containers whose entries are taken out one by one; what cannot be changed, a tuple, goes as a whole."""
 _OPAQUE = (
     str, bytes, int, float, type(None), ModuleType, FunctionType, BuiltinFunctionType, torch.Tensor, np.ndarray,
     np.generic,
 )  # fmt: skip
-"""What holds no tensors, or is no namespace of the user's."""
+"""Types whose objects hold no tensors, or are no namespace of the user's."""
 
 
 def taken_out(

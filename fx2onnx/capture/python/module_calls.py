@@ -36,7 +36,7 @@ Run = Callable[..., list[torch.Tensor]]
 
 class _Thread(threading.local):
     calls: list[Run] | None = None
-    """What each call of this thread's capture runs, by its number."""
+    """The operations that each call of this thread's capture runs, by the number of the call."""
 
 
 _THREAD = _Thread()

@@ -37,7 +37,8 @@ def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[tuple[
 
 
 def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snapshot:
-    """When ``Changes`` end, the modules and the objects among ``arguments`` hold what they hold now. Gives what that is."""
+    """Let the modules and the objects among ``arguments`` hold what they hold now when ``Changes`` end. Returns what
+    that is."""
     modes = [(module, type(module), module.training) for module in tree.modules]
     snapshot = snapshot_of(tree, arguments)
     leaves = [tensor for *_, tensor in tree.tensors if tensor.is_leaf]
@@ -84,7 +85,8 @@ def set_mode(module: torch.nn.Module, mode: bool) -> None:
 
 
 def keep_numbers(written: Iterable[torch.Tensor], others: Iterable[torch.Tensor] = ()) -> None:
-    """When ``Changes`` end, real tensors that a run may write have their numbers again, and ``others`` their memory."""
+    """Let real tensors that a run may write have their numbers again when ``Changes`` end, and ``others`` their
+    memory."""
     found = {id(tensor): _Before(tensor, is_written=True) for tensor in written}
     found |= {id(tensor): _Before(tensor, is_written=False) for tensor in others if id(tensor) not in found}
     before_change(functools.partial(_put_numbers_back, list(found.values())))
@@ -120,7 +122,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Where it lies; 0 of a tensor that has no memory of its own."""
+    """The address of a tensor's memory; 0 for a tensor without memory of its own."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):

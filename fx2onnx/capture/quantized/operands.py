@@ -36,7 +36,8 @@ Number = float | int | torch.Tensor
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """How integers stand for numbers: ``(integer - zero) * scale``, one of each for all or (``axis``) for each channel."""
+    """The numbers that integers stand for: ``(integer - zero) * scale``, with one scale and zero for all or (``axis``)
+    for each channel."""
 
     scale: Number
     zero: Number
@@ -53,7 +54,7 @@ class Affine:
 
 
 def affine_of(tracer: Tracer, tensor: object) -> Affine | None:
-    """How the tensor's integers stand for numbers; None where it is not quantised."""
+    """The scale and zero point of the tensor's integers; None where it is not quantized."""
     found = tracer.quantized.get(id(tensor))
     return found[1] if found is not None and isinstance(found[1], Affine) else None
 
@@ -153,7 +154,7 @@ def _made_of_integers(
 
 
 def operand(tracer: Tracer, call: Call, self: torch.Tensor) -> Affine:
-    """How a tensor that has to be quantised is. Raises UserError E203 for another."""
+    """The scale and zero point of a tensor that has to be quantized. Raises UserError E203 for another."""
     affine = affine_of(tracer, self)
     if affine is None:
         raise tracer.values.refuse(

@@ -98,7 +98,7 @@ class Program:
     inputs: list[torch.fx.Node]
     results: list[tuple[torch.fx.Node, TensorType]]
     is_elementwise: bool
-    """Whether every node has the sizes that all tensors have."""
+    """True if every node has the sizes that all tensors have."""
 
 
 class BelowAutograd(RunPlugin):

@@ -30,7 +30,7 @@ from fx2onnx.torchcompat.operators import CUSTOM_FUNCTION, HIGHER_ORDER
 from fx2onnx.torchcompat.pytrees import flatten
 
 Function: TypeAlias = Callable[..., object]
-"""What is given to a control-flow operator."""
+"""A function that is given to a control-flow operator."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class GraphCopy:
     def __init__(self, graph: torch.fx.Graph, *, keeps_names: bool = False) -> None:
         self.graph, self._keeps_names = graph, keeps_names
         self.seen: dict[torch.fx.Node, torch.fx.Node] = {}
-        """What stands for a node."""
+        """The copy of each node, or what else takes its place."""
         self.shares_others = False
         """Nodes that nothing stands for stand for themselves, as they are of the same graph."""
 

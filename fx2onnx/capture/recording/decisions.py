@@ -1,4 +1,5 @@
-"""Which way Python's decisions by data and by sizes go in one run of a module, and which of them it came to."""
+"""Python's branches by data and by sizes in one run of a module: the choices that it is given, and those that it
+made."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class NoPathsPerCall(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a decision goes in one run."""
+    """The outcome of a decision in one run."""
 
     holds: bool
     first_unbacked: int = 0
@@ -79,11 +80,11 @@ class Decision:
     calls: int
     weights: int
     error: UserError
-    """What to say where both branches cannot be in the file."""
+    """The error if the file cannot have both branches."""
     sizes: dict[str, int]
     """The sizes of symbols before it."""
     is_needed: bool = False
-    """Whether it is a condition where both branches cannot be in the file."""
+    """True if the decision is a condition of the file where it cannot have both branches."""
     modules: tuple[str, ...] = ()
     """The paths of the modules that ran, outermost first."""
 
@@ -106,11 +107,11 @@ class DecisionTrace:
 
     choices: tuple[Choice, ...]
     by_sizes: bool = True
-    """Whether decisions by sizes have branches, too."""
+    """True if decisions by sizes have branches, too."""
     most: int = MAX_DECISIONS
     """The largest number of decisions in a run."""
     most_needed: int = 0
-    """Of them, that may be conditions instead."""
+    """The largest number of decisions in a run that may be conditions instead."""
     sizes: set[str] = field(default_factory=set)
     """By which sizes there were such decisions, in any run."""
     decisions: list[Decision] = field(default_factory=list)
@@ -127,9 +128,7 @@ class DecisionTrace:
         return sum(decision.is_needed for decision in self.decisions) >= self.most_needed
 
     def choose(self, values: Values, env: ShapeEnv, test: Test, error: UserError, is_needed: bool = False) -> bool:
-        """How the next decision goes. Raises ``error`` where there is no choice or are too many of them, or within the body of
-        an operator's branch or loop.
-        """
+        """The outcome of the next decision."""
         if not values.is_outermost():
             raise error
         depth = len(self.decisions)

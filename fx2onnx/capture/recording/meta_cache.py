@@ -61,7 +61,7 @@ class PooledType(TensorType):
 
 
 class Spec(NamedTuple):
-    """How a result is made: with memory of its own, or as a view of the first argument."""
+    """The way in which a result is made: with memory of its own, or as a view of the first argument."""
 
     type: TensorType
     info: TensorInfo
@@ -81,7 +81,7 @@ Key: TypeAlias = tuple[Any, torch.dtype, bool | torch.dtype, tuple[object, ...],
 """The ``OpTraits`` of the overload, the default dtype, the dtype of autocast, named arguments, and the others."""
 
 Decided: TypeAlias = tuple[tuple[str, Any, object], ...]
-"""What was decided by the sample's sizes, as in ``ShapeEnv.asked``."""
+"""The decisions by the sizes of the example inputs, as in ``ShapeEnv.asked``."""
 
 Facts: TypeAlias = frozenset[object]
 _SHARED: dict[tuple[bool, bool], Bounded[tuple[Facts, Key], tuple[Specs, Decided]]] = {}
@@ -95,7 +95,7 @@ class Before(NamedTuple):
     asked: int
     """The number of questions."""
     taken: tuple[object, ...]
-    """What was taken for true, and the numbers made up, of sizes that only the data tells."""
+    """The assumptions on data-dependent sizes, and the unknown numbers made for them."""
 
 
 _MANY = 20_000
@@ -122,9 +122,9 @@ class MetaCache:
         self._specs: dict[Key, Specs] = {}
         self._types: dict[int, TensorType] = {}
         self._templates: dict[TensorType, torch.Tensor] = {}
-        """Of sizes that are symbols, what further tensors of the type are made from."""
+        """The tensors from which further tensors of a type with symbolic sizes are made, by type."""
         self.made: dict[int, Spec] = {}
-        """How tensors were just made here, by their ids. The reader removes the entry."""
+        """The specification of each tensor that was just made here, by its id. The reader removes the entry."""
 
     def _fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         fake_of = self._weak_fake_of()

@@ -18,7 +18,7 @@ class RunPlugin:
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
         self.notes: list[Assumed] = []
-        """What the report says of it."""
+        """The plugin's lines for the report."""
 
     def saw_call(self, node: torch.fx.Node) -> None:
         """A call was added to the graph."""

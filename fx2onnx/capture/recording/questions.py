@@ -47,7 +47,8 @@ _OF_NUMBERS: dict[str, Answer] = {}
 """Asked of any tensor: real ones may have been written to."""
 
 _FIRST_ADDRESS, _APART = 1 << 44, 1 << 36
-"""Where the memory of tensors without data is said to be: addresses mean something only beside one another."""
+"""The address of the first tensor without data, and the distance of the next: addresses mean something only beside one
+another."""
 
 
 def _answers(table: dict[str, Answer], *names: str) -> Callable[[Answer], Answer]:

@@ -71,13 +71,13 @@ class Tracer:
         sizes.tracer = weakref.ref(self)
         values.fake_mode.slices = functools.partial(load_family("overloads.slices").sliced, sizes)
         self.trace = trace
-        """How Python's decisions by data go, if they are no error."""
+        """The choices and decisions of the run; None if a data-dependent branch is an error."""
         self.has_if_bodies = False
-        """Whether statements that a test by data guards may be branches of the run."""
+        """True if statements that a test by data guards may be branches of the run."""
         self.runs_noop_guards = False
-        """Whether tests that guard nothing but a crop or a pad are no decisions."""
+        """True if tests that guard nothing but a crop or a pad are no decisions."""
         self.has_loops = False
-        """Whether loops that run as often as a size says are loops of the file."""
+        """True if loops that run as often as a size says are loops of the file."""
         self.has_exits = False
         """True if loops of a fixed length in which data decides are loops of the file, too."""
         self.branches: frozenset[SourceLocation | None] = frozenset()  # the places of these decisions
@@ -102,9 +102,9 @@ class Tracer:
         self.repeats: dict[int, Any] = {}
         """By the id of a tensor that stands for several in a list, for which (``capture/branches/turns.py``)."""
         self.failure: BaseException | None = None
-        """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
+        """The exception of the last call that failed: the TorchScript interpreter raises something else instead."""
         self.failed: list[tuple[BaseException, int, int]] = []
-        """What calls raised, and the places in the log ``asked`` of sizes between which they asked."""
+        """The exceptions of calls, each with the places in the log ``asked`` of sizes between which the call asked."""
         self.watch: Any = None
         """The watch of what else than operators runs, while a call of a module is recorded by itself."""
         self._below_autograd: Any = None if pre_dispatch else self.plugin("below autograd")
@@ -356,7 +356,7 @@ class Tracer:
         return not (is_needed and trace.is_full())
 
     def truth(self, test: Test, error: UserError, is_needed: bool = False) -> bool:
-        """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
+        """The outcome of a data-dependent decision. Raises ``error`` where both branches are not to be kept."""
         if self.trace is None:
             raise error
         answer: bool | None = self.plugin("loops").answer(test) if self.has_loops else None

@@ -12,7 +12,7 @@ aten = torch.ops.aten
 Fill: TypeAlias = Callable[[list[int], torch.dtype], torch.Tensor]
 """A tensor of a shape and a dtype."""
 _MOST_SEQUENCES = 64
-"""How many packed sequences are tried at most."""
+"""The largest number of packed sequences that is tried."""
 
 
 def zeros(sizes: list[int], dtype: torch.dtype) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""How an operator runs on fakes some of whose sizes only the data tells: torch asks about sizes, and no sample has them."""
+"""Runs of operators on fake tensors with data-dependent sizes: torch asks about these sizes, and no example has
+them."""
 
 from __future__ import annotations
 
@@ -21,14 +22,15 @@ from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.operators import OpOverload
 
 Result: TypeAlias = Any
-"""Of an operator."""
+"""The result of an operator."""
 MOST_EQUALITIES = 8
 """That one call of an operator needs of sizes that only the data tells."""
 _OTHER_SIZES = ((2, 3, 5, 7), (7, 5, 3, 2), (4099, 8191, 16381, 32749), (32749, 16381, 8191, 4099))
 """In what order sizes lie decides nothing of a result whose type is the same at all of these."""
 
 _MULTIPLES = ((2520, 5040, 7560, 12600), (12600, 7560, 5040, 2520), (2520,), (5040, 2520))
-"""Of all numbers up to 10: an operator that raises at these needs something else than a divisor."""
+"""Sizes that are multiples of all numbers up to 10: an operator that raises at these needs something else than a
+divisor."""
 
 
 class Undecided(Exception):
@@ -86,7 +88,7 @@ def _result(env: ShapeEnv, operator: Callable[[], Result], where: SourceLocation
 
 
 def _keep_from_one(env: ShapeEnv, operator: Callable[[], Result], result: Result, asked: int) -> None:
-    """Where a size of 1 would give a result of other sizes, it is taken to be another one, unless something taken for true says so."""
+    """Take a size to be other than 1 if 1 would give a result of other sizes, unless an assumption says otherwise."""
     questions = (what for _, what, _ in env.asked[asked:] if isinstance(what, Relation) and 1 in what.args)
     sizes = {arg for what in questions for arg in what.args if isinstance(arg, Dim) and arg.symbols() & env.unbacked}
     for size in sizes:
@@ -164,7 +166,7 @@ def _at_other_sizes(
 def _noted(
     env: ShapeEnv,
 ) -> tuple[int, Equalities, Mapping[Assumption, bool], Mapping[Relation, SourceLocation | None]]:
-    """How many questions were asked, and what was taken for true."""
+    """The number of questions that were asked, and the assumptions."""
     return len(env.asked), env.facts.equalities, env.assertions, env.unchecked
 
 

@@ -64,7 +64,7 @@ class Step:
     info: TensorInfo
     """The type of the view."""
     output: int | None
-    """Which output, where the operator returns several."""
+    """The index of the output, for an operator with several."""
     siblings: tuple[TensorInfo | None, ...] = ()
     """All outputs' types, where there are several."""
 
@@ -116,7 +116,7 @@ class Values:
         """Constants by the names that ``name_constant`` gave them."""
         self._module_tensors = [tensor for _, _, tensor in weight_names.values()]
         self.storage_offsets: dict[int, int] = {}
-        """Where the samples of inputs begin in their storage, by the id of the fake, if not at its beginning."""
+        """The offset of an input's example in its storage, by the id of the fake, if it is not 0."""
         self.views: dict[int, View] = {}
         """The view of each tensor, by its id."""
         self._memories: dict[int, View] = {}

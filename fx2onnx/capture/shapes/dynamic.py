@@ -98,7 +98,7 @@ def from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) 
 _PLAIN = (dict, OrderedDict, defaultdict, list, tuple)
 """Structures whose members dynamic_shapes names as they are named there."""
 Place: TypeAlias = tuple[str, int]
-"""How a part of an argument is written, and how many keys lead to it."""
+"""The text of a place in the arguments, and the number of keys that lead to it."""
 
 
 def assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked: Requested) -> None:
@@ -204,7 +204,7 @@ def _other_structure(leaves: list[Leaf], path: str, why: str) -> UserError:
 
 
 def _assign_flat(leaves: list[Leaf], spec: object, path: str, asked: Requested) -> None:
-    """Another structure (caches, model outputs): one spec for each of its tensors, in order."""
+    """Assign one specification to each tensor, in order, of another structure (a cache, a model output)."""
     specs = pytree.tree_leaves(spec, is_leaf=_is_tensor_spec)
     if len(leaves) != len(specs):
         raise _other_structure(leaves, path, f"it has {len(specs)} entries for {len(leaves)} tensors")

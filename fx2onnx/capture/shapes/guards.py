@@ -85,7 +85,7 @@ def _false_at(env: ShapeEnv, hints: Mapping[str, int]) -> dict[tuple[Relation, b
 
 
 def needed_beside(declared: Condition, env: ShapeEnv, hints: Mapping[str, int]) -> str:
-    """Why a size that has a range is a fixed number: what else the run needs of it leaves one size; empty where it is not so."""
+    """The other condition of the run that leaves a declared range only one size; empty if there is none."""
     name, needed = declared.name, EVERY
     for relation in [
         *(done.relation for done in env.specializations.values()),

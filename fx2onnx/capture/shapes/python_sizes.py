@@ -117,8 +117,9 @@ _EINSUM_MODULES = ("opt_einsum", "opt_einsum.contract")
 
 
 def _planners() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
-    """Where opt_einsum's ``contract_path`` is called from, if the library is there: torch asks it for plans of products of three
-    tensors and more. They are made for the sample's sizes; whatever the order of a contraction is, the result is right at every size.
+    """The modules that call opt_einsum's ``contract_path``, if the library is there: torch asks it for plans of
+    products of three tensors and more. The plans are made for the sizes of the example inputs; the result is right at
+    every size, whatever the order of a contraction is.
     """
     for name in _EINSUM_MODULES:
         module = sys.modules.get(name)

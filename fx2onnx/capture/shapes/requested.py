@@ -41,7 +41,7 @@ class Requested:
     declared: set[str] = field(default_factory=set)
     """Symbols that are declared by a ``torch.export.Dim``: two of them are two sizes."""
     spelled: dict[str, str] = field(default_factory=dict)
-    """How the user wrote each name; in the file it is an identifier."""
+    """The user's spelling of each name; in the file it is an identifier."""
     variables: dict[object, Dim] = field(default_factory=dict)
     """The sizes for the variables of a ``ShapesSpec``, by their symbols."""
     relations: list[Relation] = field(default_factory=list)

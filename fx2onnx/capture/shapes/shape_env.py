@@ -71,7 +71,7 @@ class ShapeEnv(SizesOfRun):
     unchecked: Mapping[Relation, SourceLocation | None] = field(default_factory=dict)
     """Relations taken for true that no node of the graph checks so far."""
     has_size_one_kernels: bool = False
-    """Whether this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
+    """True if this run is of a branch that no larger sizes lead into, where kernels found parts of sizes to be 1."""
     next_unbacked: int = 0
     """The number in the name of the next of them."""
     guards: Mapping[tuple[Relation, bool], Guard] = field(default_factory=dict)
@@ -85,9 +85,9 @@ class ShapeEnv(SizesOfRun):
     keeps_numbers_in: frozenset[str] = frozenset()
     """Names of the files whose ``int``, ``float`` and ``range`` keep sizes now."""
     asked_few: bool = False
-    """Whether Python decided by a number that is one of a few."""
+    """True if Python decided by a number that is one of a few."""
     asks_of_strides: bool = False
-    """Whether what a kernel asks now decides nothing about sizes of results."""
+    """True if questions of a kernel decide nothing about the sizes of results now: it asks for strides."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
     has_texts_of_sample: bool = False
@@ -109,7 +109,7 @@ class ShapeEnv(SizesOfRun):
     failed_with: frozenset[str] = frozenset()
     """The sizes in the operands of the last operator that raised."""
     leans: bool = False
-    """Whether an operator needs a relation that was noted for another call: alone, it would note it."""
+    """True if an operator needs a relation that was noted for another call: alone, it would note it."""
 
     @contextlib.contextmanager
     def tried_at(self, sizes: Mapping[str, int]) -> Iterator[None]:

@@ -147,7 +147,7 @@ def _called(function: Function) -> Callable[[Function], Function]:
 
 
 def _of_overloads() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
-    """How the packet is called and its overload."""
+    """The attributes through which packets and overloads are called, with their replacements."""
     for name, function in _OVERLOADS:
         packet, _, overload = name.partition(".")
         found = getattr(aten, packet)
@@ -389,7 +389,7 @@ def _selected(tensor: torch.Tensor, index: Index) -> tuple[torch.Tensor, Index]:
 
 
 def _axes(part: object) -> int:
-    """How many axes of the tensor the part of an index is for."""
+    """The number of axes of the tensor that a part of an index uses."""
     if isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8):
         return part.dim()
     return 0 if part is None or part is Ellipsis or isinstance(part, bool) else 1

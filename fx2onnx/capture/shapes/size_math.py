@@ -310,7 +310,7 @@ _LACKED = [
     "truediv", "trunc", "xor",
 ]  # fmt: skip
 METHODS_OF_TRUTHS = {f"__{name}__": _of_truth(f"__{name}__") for name in _LACKED}
-"""What Python does with a ``bool`` as a number or an index, for ``torch.SymBool``: by name."""
+"""Methods for ``torch.SymBool`` that do what Python does with a ``bool`` as a number or an index, by name."""
 
 
 @answers_for_caller

@@ -40,7 +40,7 @@ VARIANTS = {
 
 @dataclass
 class Row:
-    """What was measured of one model: seconds by variant, why a variant failed, sizes."""
+    """The measurements of one model: seconds by variant, why a variant failed, sizes."""
 
     label: str
     seconds: dict[str, list[float]] = field(default_factory=dict)

@@ -190,7 +190,8 @@ class Times:
         self._seen: set[int] = set()
 
     def add(self, place: int, seconds: float) -> None:
-        """Of one run of the file at this place of ``OPENED``."""
+        """Add the seconds of one run of the file at this place of ``OPENED``; the first run of a file does not
+        count."""
         if place in self._seen:
             self._seconds[place].append(seconds)
         self._seen.add(place)

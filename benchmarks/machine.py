@@ -1,4 +1,4 @@
-"""What a measurement depends on besides the code."""
+"""The machine and the versions on which a measurement depends."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MODELS = (
     "hf:bert?num_hidden_layers=2&vocab_size=1000", "hf:gpt2?n_layer=2&vocab_size=1000", "timm:convnext_atto",
 )  # fmt: skip
 SECONDS = 0.3
-"""Of runs of each of the three files."""
+"""The duration of the runs of each of the three files."""
 MORE_NODES = """onnxsim has fewer nodes where it folds a factor into the weights of the convolution behind it: in the ConvNeXt of TorchScript, at opset
 17, the 0.5 of GELU's five nodes. onnxruntime finds a Gelu in the five and none in four, so they stay five here."""
 SIMPLIFY = """

@@ -32,7 +32,7 @@ DIMS = frozenset([
     "destination", "unroll_dim",
 ])  # fmt: skip
 RELATIONS = {"same": 12, "broadcast": 5, "last": 2, "second": 2, "chain": 3, "other": 2, "number": 2}
-"""How the shape of a further tensor comes from that of the first, and how often."""
+"""The relations of the shape of a further tensor to that of the first, and their weights."""
 
 
 class Undrawable(Exception):

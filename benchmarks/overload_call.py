@@ -290,7 +290,8 @@ def _together(call: Call, found: dict[str, Outcome]) -> Outcome:
 def faults_of(
     call: Call, outputs: list[np.ndarray[Any, Any]], is_random: bool, limit: tuple[float, float] | None = None
 ) -> list[str]:
-    """What differs from eager PyTorch; of free values dtype and shape alone. ``limit``: a tolerance in place of the usual."""
+    """The differences from eager PyTorch; of free values dtype and shape alone. ``limit``: a tolerance in place of the
+    usual."""
     wanted = call.outputs
     if len(outputs) != len(wanted):
         return [f"number of outputs {len(outputs)}, not {len(wanted)}"]

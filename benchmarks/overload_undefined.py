@@ -21,8 +21,8 @@ CONDITIONED = re.compile(
 UP_TO_SIGN = re.compile(r"svd|eigh?\.|eig\.|_eigh|qr\.|pca|lobpcg|symeig")
 """Decompositions whose vectors are free in sign: magnitudes are compared."""
 COMPARED = {"_ctc_loss": 1}
-"""How many outputs are compared where the others are working memory of the backward pass: alpha is not filled beyond the
-sequences, and may be longer.
+"""The number of outputs that are compared where the others are working memory of the backward pass: alpha is not filled
+beyond the sequences, and may be longer.
 """
 PERTURBATIONS = 3
 
@@ -39,7 +39,7 @@ def packet_of(call: Any) -> str:
 
 
 def is_free(call: Any, again: Wanted) -> bool:
-    """Whether the values are random or whatever was in memory: by name, or because a second run gives others."""
+    """True if the values are random or whatever was in memory: by name, or because a second run gives others."""
     name, filled = packet_of(call), fill_defaults(call.overload, call.args, call.kwargs)
     if (
         name in RANDOM
@@ -57,7 +57,7 @@ def is_free(call: Any, again: Wanted) -> bool:
 
 
 def reasons(call: Any) -> Iterator[str]:
-    """Why values of the call are not defined; nothing where they are."""
+    """The reasons why values of the call are not defined; none where they are."""
     name, filled = packet_of(call), fill_defaults(call.overload, call.args, call.kwargs)
     is_finite = all(bool(leaf.isfinite().all()) for leaf in leaves(call))
     if not is_finite and any(leaf.is_complex() for leaf in (*leaves(call), *call.outputs)):
@@ -230,7 +230,7 @@ def _is_sorted(edges: torch.Tensor) -> bool:
 
 
 def _is_at_an_edge(filled: dict[str, Any]) -> bool:
-    """Whether a value lies on an edge between equal bins up to rounding."""
+    """True if a value lies on an edge between equal bins up to rounding."""
     values = filled["self"].double().flatten()
     low, high = filled.get("range") or (filled.get("min") or 0.0, filled.get("max") or 0.0)
     if low == high and values.numel():
@@ -266,7 +266,7 @@ def _has_nan(tensor: torch.Tensor) -> bool:
 
 
 def _has_duplicates(name: str, filled: dict[str, Any]) -> bool:
-    """Whether a write without accumulation gives two values to one place."""
+    """True if a write without accumulation gives two values to one place."""
     if name in ("index_put", "_index_put_impl", "_unsafe_index_put", "put"):
         if filled.get("accumulate"):
             return False
@@ -284,7 +284,7 @@ def _has_duplicates(name: str, filled: dict[str, Any]) -> bool:
 
 
 def _is_out_of_range(name: str, filled: dict[str, Any]) -> bool:
-    """Whether an index along a dim names no element, which kernels that broadcast do not always check."""
+    """True if an index along a dim names no element, which kernels that broadcast do not always check."""
     index, dim = filled.get("indices", filled.get("index")), filled.get("dim")
     if name not in ("take_along_dim", "gather", "scatter", "scatter_add") or not isinstance(dim, int):
         return False
@@ -331,7 +331,8 @@ def _shifts_too_far(filled: dict[str, Any]) -> bool:
 
 
 def depends_on_memory(call: Any) -> bool:
-    """Whether PyTorch's kernel for tensors that do not lie contiguously gives other values than the one for those that do."""
+    """True if PyTorch's kernel for tensors that do not lie contiguously gives other values than the one for those that
+    do."""
 
     def spread(leaf: Any) -> Any:
         return torch.stack([leaf, leaf], -1)[..., 0] if isinstance(leaf, torch.Tensor) else leaf
@@ -351,7 +352,7 @@ def depends_on_memory(call: Any) -> bool:
 
 
 def moved(call: Any, run: Run) -> list[torch.Tensor] | None:
-    """How far each output moves where the float arguments change in their last bits; None where its shape changes."""
+    """The movement of each output where the float arguments change in their last bits; None where its shape changes."""
     furthest = [torch.zeros(leaf.shape, dtype=torch.float64) for leaf in call.outputs]
     generator = torch.Generator().manual_seed(0)
 

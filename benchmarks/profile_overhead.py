@@ -1,4 +1,5 @@
-"""What recording costs an export: ``profile=True`` beside ``profile=False``, in pairs, many rounds, nothing written.
+"""The cost of recording in an export: ``profile=True`` beside ``profile=False``, in pairs, many rounds, nothing
+written.
 
 ``python -m benchmarks.profile_overhead [--rounds 250] [--models bert_base_mlm,...]``
 """

@@ -30,7 +30,7 @@ WORK_US = 20.0
 
 @dataclass(frozen=True)
 class Row:
-    """What one case took."""
+    """The times of one case."""
 
     label: str
     kind: str

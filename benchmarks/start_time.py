@@ -1,4 +1,4 @@
-"""How long commands take from their start, beside what nobody can save, into docs/measured/start_time.md.
+"""The time of whole commands, beside the part that nobody can save, into docs/measured/start_time.md.
 
     python -m benchmarks.start_time [--rounds 5] [--write docs/measured/start_time.md]
 

@@ -1,4 +1,5 @@
-"""What a step of training costs in an exported graph, by eager PyTorch's own step, into docs/measured/training_speed.md.
+"""The cost of a training step in an exported graph, as a multiple of eager PyTorch's own, into
+docs/measured/training_speed.md.
 
     python -m benchmarks.training_speed [--rounds 9] [--only step,memory,export,growth] [--write docs/measured/training_speed.md]
 
@@ -268,7 +269,7 @@ TASKS: dict[str, Callable[..., Any]] = {
 
 
 def in_process(*task: str, threads: int = 1) -> Any:
-    """What a task gives in a process of its own."""
+    """The result of a task in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.training_speed", "--task", *task]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)

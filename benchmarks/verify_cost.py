@@ -1,4 +1,4 @@
-"""What ``verify`` and ``locate`` cost, in forwards of eager PyTorch, into docs/measured/verify_cost.md.
+"""The cost of ``verify`` and ``locate``, in forwards of eager PyTorch, into docs/measured/verify_cost.md.
 
     python -m benchmarks.verify_cost [--rounds 7] [--write docs/measured/verify_cost.md]
 
@@ -27,7 +27,7 @@ from benchmarks import machine
 
 MODEL = "bert_base_mlm"
 LAYERS = 100
-"""Of a narrow BERT: more than 3,000 nodes."""
+"""The number of layers of a narrow BERT: more than 3,000 nodes."""
 
 
 def exported(source: Any, folder: str) -> tuple[Any, str]:

@@ -24,7 +24,7 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Row:
-    """What one model gave. Errors are the largest absolute difference to eager, over all outputs."""
+    """The results of one model. Errors are the largest absolute difference to eager, over all outputs."""
 
     model: str
     export_seconds: float

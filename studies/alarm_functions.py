@@ -1,4 +1,4 @@
-"""What the programs of ``alarm_programs.py`` compute; the optional arguments are faults."""
+"""The functions that the programs of ``alarm_programs.py`` compute; the optional arguments are faults."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def _line(row: Row, shown: Sequence[str]) -> str:
 
 
 def _details(row: Row, mark: str) -> Iterable[str]:
-    """What is missing in an environment."""
+    """The packages, failures and left-out tests of an environment, as lines of the page."""
     notes = [f"- not to be had here: {row['missing']}"] if "missing" in row else []
     notes += [f"- `{name}`: {_plain(message)}" for name, message in row.get("failures", ())]
     notes += [f"- left out, {count} times: {_plain(why)}" for why, count in row.get("left_out", {}).items()]

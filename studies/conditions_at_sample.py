@@ -1,4 +1,4 @@
-"""Whether every condition on sizes in the report of a model is true at the sizes of its own example inputs.
+"""A check that every condition on sizes in the report of a model is true at the sizes of its own example inputs.
 
 ``python -m studies.conditions_at_sample [--source torchvision|timm|hf|zoo] [--models NAMES]`` exports the models of
 docs/measured/dynamic_sizes.md and of the zoo without a file, with the sizes of docs/measured/dynamic_sizes.md dynamic where the module allows, then with
@@ -143,7 +143,7 @@ def said(row: Row) -> str:
 
 
 def compared(rows: Mapping[str, Row], others: Mapping[str, Row]) -> Iterator[str]:
-    """What a model had in ``others`` and has no more."""
+    """The lines on models and sizes of ``others`` that ``rows`` has no more."""
     for name in rows.keys() & others.keys():
         for way in WAYS:
             now, then = rows[name].get(way), others[name].get(way)
@@ -159,7 +159,7 @@ def compared(rows: Mapping[str, Row], others: Mapping[str, Row]) -> Iterator[str
 
 
 def _exports(rows: Iterable[Row], way: str) -> list[Row]:
-    """What is known of those that were exported; a model that took too long has no such."""
+    """The results of the models that were exported; a model that took too long has none."""
     return [row[way] for row in rows if isinstance(row.get(way), dict) and "error" not in row[way]]
 
 

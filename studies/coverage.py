@@ -1,4 +1,5 @@
-"""Which models export, and match in both engines: every torchvision entry, timm family and transformers type.
+"""Coverage of three libraries: every torchvision entry, timm family and transformers type is exported and compared in
+both engines.
 
 ``python -m studies.coverage [--source torchvision|timm|hf] [--limit N] [--full] [--dynamic]`` goes on where an
 earlier call stopped (``--again failing|all`` measures anew) and writes docs/measured/coverage.md.

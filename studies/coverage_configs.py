@@ -69,7 +69,8 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "full width": _SHORT,
     "default": (),
 }
-"""What is made smaller, by name. Later forms serve configs whose sizes hang together in ways that the rules break."""
+"""Fields that are made smaller, by the name of the recipe. Later forms serve configs whose sizes hang together in ways
+that the rules break."""
 
 
 def _layers(config: Mapping[str, Any]) -> int | None:
@@ -138,7 +139,8 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "deepstack_layer_map": [[0, 0], [1, 1]],
     }.items()
 }
-"""What checkpoints have in fields that a config class leaves at None, and without which its model cannot be built."""
+"""Values of fields that a config class leaves at None, and without which its model cannot be built, as checkpoints have
+them."""
 
 
 _BESIDE: dict[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
@@ -146,7 +148,7 @@ _BESIDE: dict[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     "position_id_per_seconds": ("vision_start_token_id", lambda config: 151_652),
     "pad_head_dim_to_multiple_of": ("num_key_value_heads", lambda config: config.get("num_attention_heads")),
 }
-"""What checkpoints also have where they have a field, and the config class does not know."""
+"""Fields that checkpoints also have where they have another field, and that the config class does not know."""
 
 
 _PARTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -162,7 +164,8 @@ _PARTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [16, 16, 16, 16]}},
     ),
 }
-"""What checkpoints have in a part of a config that has a field, where the part leaves all of it at its defaults."""
+"""Values in a part of a config, as checkpoints have them, where the part leaves all of it at its defaults; by a field
+of the config."""
 
 
 def _filled(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,7 +269,8 @@ def _of_each_layer(config: Mapping[str, Any], shrunk: Mapping[str, Any], rules: 
 _PARTS_AT_FIRST: dict[str, tuple[str, dict[str, Any]]] = {
     "use_ordered_embeddings": ("text_config", {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}),
 }
-"""What checkpoints have in a part of a config whose class has a field, and without which no config can be made."""
+"""Values in a part of a config, as checkpoints have them, without which no config can be made; by a field of its
+class."""
 
 
 def optional_parts(config_class: Any, names: tuple[str, ...]) -> dict[str, Any]:
@@ -293,7 +297,7 @@ def _is_by_layer(value: Any, layers: int) -> bool:
 
 
 def _two_kinds(value: list[Any]) -> list[Any]:
-    """Of layers that only keep states one becomes attention, as checkpoints have it."""
+    """Two layers of different kinds: if all layers only keep states, one becomes attention, as checkpoints have it."""
     others = [item for item in value if item != value[0]]
     if not others and value[0] == "linear_attention":
         others = ["full_attention"]
@@ -301,7 +305,7 @@ def _two_kinds(value: list[Any]) -> list[Any]:
 
 
 def _of_two_kinds(config: Mapping[str, Any], own: Mapping[Any, Any]) -> dict[str, Any]:
-    """What ``own`` has for the two layers that ``_two_kinds`` keeps, of lists with an entry for each layer."""
+    """The values of ``own`` for the two layers that ``_two_kinds`` keeps, of lists with an entry for each layer."""
     by_layer = {int(layer): values for layer, values in own.items()}
     lists = [value for value in config.values() if isinstance(value, list) and len(value) == _layers(config)]
     others = (next((place for place, item in enumerate(value) if item != value[0]), 1) for value in lists)

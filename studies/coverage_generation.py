@@ -1,4 +1,5 @@
-"""Which generating transformers types export with their cache, and generate what ``model.generate`` does.
+"""Coverage of generation: every generating transformers type is exported with its cache, and compared with
+``model.generate``.
 
 ``python -m studies.coverage_generation [--models a,b] [--limit N] [--again no|failing|all]`` goes on where an
 earlier call stopped and writes docs/measured/generation_coverage.md.
@@ -244,7 +245,7 @@ class GenerationWorker(Worker):
 
 
 def _is_no_case(row: Row) -> bool:
-    """Whether transformers itself cannot generate with the type, or keeps nothing from step to step."""
+    """True if transformers itself cannot generate with the type, or keeps nothing from step to step."""
     return row["passed"] in ("", "build") or NO_CACHE in row.get("error", {}).get("what", "")
 
 

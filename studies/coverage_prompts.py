@@ -1,4 +1,5 @@
-"""What generation is compared on: three prompts of different lengths, with an image each where the model takes images."""
+"""The prompts on which generation is compared: three of different lengths, with an image each where the model takes
+images."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def text_prompts(model: Any) -> dict[str, Any]:
 
 
 def generates_alone(model: Any) -> bool:
-    """Whether the model may be given text without an image: not where forward demands one, or generation hands over."""
+    """True if the model may be given text without an image: not where forward demands one, or generation hands over."""
     from fx2onnx.decoding.recipes.cross_attention import runs_on_text
     from fx2onnx.decoding.recipes.image_prompt import takes_images
     from fx2onnx.decoding.recipes.modality import modalities_of
@@ -156,7 +157,7 @@ def _moved(inputs: dict[str, Any], place: int, by: int, images: int = 3) -> None
 
 
 def mixes_images(model: Any, inputs: dict[str, Any]) -> bool:
-    """Whether the model's own features of an image depend on the other images of the call."""
+    """True if the model's own features of an image depend on the other images of the call."""
     import torch
 
     from fx2onnx.decoding.recipes.modality import modalities_of

@@ -152,7 +152,7 @@ def _grouped(title: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _kind(row: Row) -> tuple[str, str, str]:
-    """What makes two failures the same: stage, code and the sentence without its numbers."""
+    """The key under which two failures are the same: stage, code and the sentence without its numbers."""
     error = row["error"]
     what = error["what"]
     if error["why"] and error["code"] != "E501":

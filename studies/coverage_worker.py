@@ -21,15 +21,15 @@ from typing import Any
 from studies.coverage_models import attempts
 
 STAGES = ("build", "eager", "capture", "export", "match")
-"""What a model goes through, in order; a row names the last stage that it passed and the error of the next."""
+"""The stages of a model, in order; a row names the last stage that it passed and the error of the next."""
 
 ENGINES = ("onnxruntime", "runner")
 
 MODELS_A_WORKER = 60
 """A worker is replaced after so many models, so that what their packages leave behind does not add up."""
 LARGEST_BYTES = 18 << 30
-"""Of all workers together. One that grows beyond its share is stopped and the model counted as failed: the machine has
-other users."""
+"""The memory of all workers together. A worker that grows beyond its share is stopped and the model counted as failed:
+the machine has other users."""
 
 _POLL_S = 0.5
 
@@ -142,7 +142,7 @@ def _timed(function: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _same(one: Any, two: Any) -> bool:
-    """Whether two eager results are the same numbers (a model that draws noise gives others)."""
+    """True if two eager results are the same numbers (a model that draws noise gives others)."""
     import torch
 
     from fx2onnx.torchcompat.pytrees import flatten
@@ -198,7 +198,7 @@ def _quiet() -> Iterator[None]:
 
 
 def answer(pipe: Any, examine: Callable[..., Row]) -> None:
-    """What a worker's process of a sweep runs: ``examine`` of what comes."""
+    """Run ``examine`` for each request that comes through the pipe, in a worker's process of a sweep."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
@@ -234,7 +234,7 @@ class Worker:
     """A process that examines one model after another and is replaced when it crashes, hangs or grows too large."""
 
     serve: Callable[[Any], None] = staticmethod(_serve)
-    """What the process runs."""
+    """The function that the process runs."""
 
     def __init__(self, limit_s: float, limit_bytes: int = LARGEST_BYTES) -> None:
         self._limit_s = limit_s

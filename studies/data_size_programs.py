@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def examine(program: Program) -> Row:
-    """What comes of a program: an outcome, and what shows it."""
+    """The outcome of a program, and what shows it."""
     row: Row = {"name": program.name, "use": program.use, "way": program.way, "axes": program.axes}
     row["two"] = program.is_of_two
     start = time.perf_counter()
@@ -192,7 +192,7 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def tried_on_page() -> int:
-    """Of how many programs the page tells."""
+    """The number of programs on the page."""
     lines = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else []
     return max((int(line.split("|")[2]) for line in lines if line.startswith("| all |")), default=0)
 

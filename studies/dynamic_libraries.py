@@ -25,7 +25,7 @@ from studies.dynamic_library_networks import NETWORKS, Network, Sizes
 
 PAGE = Path(__file__).parent.parent / "docs" / "measured" / "dynamic_libraries.md"
 ERROR = 1e-3
-"""Of the largest number of the output."""
+"""The largest error, as a share of the largest number of the output."""
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def _is_of_one_size(assumed: Assumption) -> bool:
-    """Whether Python decides by one size, beyond which the file is not for."""
+    """True if Python decides by one size, beyond which the file is not for."""
     return isinstance(assumed, Guard) and assumed.by_user and len(assumed.relation.symbols()) == 1
 
 

@@ -28,7 +28,7 @@ class Network:
 
 
 def images(channels: int, *sizes: tuple[int, int, int]) -> dict[str, Any]:
-    """Of a network of one image, given as (batch, height, width)."""
+    """The inputs, axes and sizes of a network of one image, given as (batch, height, width)."""
     return {
         "inputs": lambda at: {"x": torch.randn(at["batch"], channels, at["height"], at["width"])},
         "axes": {"x": {0: "batch", 2: "height", 3: "width"}},

@@ -1,4 +1,4 @@
-"""Which sizes that eager PyTorch takes at other values are dynamic in the file, asked for by name.
+"""The share of sizes that eager PyTorch takes at other values and that are dynamic in the file, asked for by name.
 
 ``python -m studies.dynamic_sizes [--source torchvision|timm|hf] [--limit N]`` asks for the batch, height and width of
 every image and for what the source proposes (sequences, frames, ...). A size counts where the module runs in eager PyTorch
@@ -157,7 +157,8 @@ def _export(row: Row, built: Any, asked: Axes, tries: Sequence[tuple[Sizes, Mapp
 
 
 def _runs(result: Any, built: Any, tries: Sequence[tuple[Sizes, Mapping[str, Any]]]) -> list[str]:
-    """What the file does at the first sizes that eager PyTorch takes: ``equal``, ``condition``, or the difference."""
+    """The results of the file at the first sizes that eager PyTorch takes: ``equal``, ``condition``, or the
+    difference."""
     from fx2onnx.base.errors import UserError
     from fx2onnx.runner import InferenceSession
 
@@ -203,7 +204,7 @@ class SizeWorker(Worker):
 
 
 def state(row: Row) -> str:
-    """What came of a model."""
+    """The outcome of a model."""
     if "free" not in row:
         return "no case"
     if "error" in row:
@@ -303,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tried_on_page() -> int:
-    """Of how many models the page tells."""
+    """The number of models on the page."""
     rows = [line.split("|") for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     return sum(int(row[3]) for row in rows if row[1].strip() in TITLES.values())
 

@@ -1,4 +1,5 @@
-"""How far the outputs of a file are off eager PyTorch's, where random weights may blow up what rounding does."""
+"""The distance of a file's outputs from eager PyTorch's, where random weights may blow up the differences by
+rounding."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 ERROR = 1e-3
-"""Of the largest number of an output."""
+"""The largest error, as a share of the largest number of an output."""
 RATIO = 8.0
 """Models with random weights may blow up what rounding does: an output may be so many times as far off as eager PyTorch is."""
 NUDGED = 4

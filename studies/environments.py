@@ -15,9 +15,9 @@ ROOT = Path(__file__).parent.parent
 _ONNX = "onnx_ir onnxscript ml_dtypes"
 _TESTS = "hypothesis jsonschema pytest packaging psutil rich safetensors typer xxhash"
 _PURE = "filelock typing_extensions sympy networkx jinja2 fsspec setuptools pillow pyyaml tqdm expecttest scikit-learn"
-"""What torch, torchvision and timm need beside each other and CUDA, and what the tests need where there is torch."""
+"""The requirements of torch, torchvision and timm beside each other and CUDA, and of the tests where there is torch."""
 _WHOLE = "-c constraints.txt setuptools>=77 build dask distributed matplotlib playwright pytest-xdist mypy ruff"
-"""What the default suite needs beside the core tests."""
+"""The requirements of the default suite beside those of the core tests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,8 +173,8 @@ def node_by_node(path: str, feeds: Feeds) -> tuple[float, str]:
 
 
 def compared(source: str, feeds: Feeds, name: str, tool: str) -> tuple[float, tuple[float, str], str]:
-    """How far the runner is from onnxruntime on what ``tool`` makes: in a whole run, and at the node that differs most;
-    and the path of the file.
+    """The distance of the runner from onnxruntime on the file that ``tool`` makes: in a whole run, and at the node that
+    differs most; and the path of the file.
     """
     import fx2onnx.runner as ort
 

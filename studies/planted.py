@@ -79,7 +79,7 @@ class Subject:
 
 
 def examine(subject: Subject, stage: str, plant: Plant) -> Row | None:
-    """What ``locate`` says; None where the fault changes nothing, or nothing can be exported."""
+    """The answer of ``locate``; None where the fault changes nothing, or nothing can be exported."""
     from fx2onnx.verify import locate
 
     with tempfile.TemporaryDirectory() as folder, plant.planted(), warnings.catch_warnings(action="ignore"):

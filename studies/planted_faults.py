@@ -29,7 +29,7 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "shifted": lambda op, value: op.Add(value, op.const(np.asarray(0.5), value.dtype)),
     "small numbers lost": lambda op, value: op.Relu(value),
 }
-"""What becomes of a result of floats, in ONNX."""
+"""Changes of a result of floats, in ONNX."""
 IN_NUMPY: dict[str, Callable[[Any], Any]] = {
     "scaled": lambda array: array * array.dtype.type(1.25),
     "negated": lambda array: -array,
@@ -40,11 +40,11 @@ IN_NUMPY: dict[str, Callable[[Any], Any]] = {
 
 
 OTHER = "other argument"
-"""What becomes of an argument of a translation, and of an attribute of a kernel or of what a rewrite makes."""
+"""The name of a change of an argument of a translation, or of an attribute of a kernel or of a rewrite's node."""
 
 
 def _other(value: Any) -> Any:
-    """Another number for a number, a list in another order; None for what has no other."""
+    """A different number for a number, a list in a different order; None for other values."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -67,7 +67,7 @@ def _with_another(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[
 
 
 def _translated(function: Any, how: str, op: Any, *args: Any, **kwargs: Any) -> Any:
-    """What a translation with the fault emits."""
+    """The result of a translation with the fault."""
     if how != OTHER:
         return _changed(op, function(op, *args, **kwargs), how)
     args, kwargs = _with_another(args, kwargs)
@@ -75,7 +75,7 @@ def _translated(function: Any, how: str, op: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _rewritten(build: Any, how: str, self: Any, op: Any, match: Any) -> Any:
-    """What a rewrite with the fault builds."""
+    """The result of a rewrite with the fault."""
     import onnx_ir as ir
 
     built = build(self, op, match)
@@ -111,7 +111,7 @@ def _changed(op: Any, result: Any, how: str) -> Any:
 
 
 def translations(captured: Any, opset: int) -> Iterator[Plant]:
-    """Of the overloads that the model calls."""
+    """Faults in the translations of the overloads that the model calls."""
     from fx2onnx.aten_map import TABLE
 
     overloads = dict.fromkeys(node.target for node in captured.graph.nodes if node.op == "call_function")
@@ -129,7 +129,7 @@ def translations(captured: Any, opset: int) -> Iterator[Plant]:
 
 
 def rewrites(edits: Sequence[str]) -> Iterator[Plant]:
-    """Of the rewrites that edit the model."""
+    """Faults in the rewrites that edit the model."""
     from fx2onnx.optimize import pipelines
 
     stages = [stage for stage in pipelines.LEVELS[pipelines.DEFAULT_LEVEL] if isinstance(stage, pipelines.Rewrites)]
@@ -147,7 +147,7 @@ def _as_method(build: Any, how: str) -> Callable[..., Any]:
 
 
 def kernels(op_types: Sequence[str]) -> Iterator[Plant]:
-    """Of the operators that the file has."""
+    """Faults in the kernels of the operators that the file has."""
     from fx2onnx.semantics import registry
 
     for op_type in op_types:
@@ -198,7 +198,8 @@ def _in_table(key: tuple[str, str], broken: dict[int, Any]) -> Iterator[None]:
 
 
 def captures(captured: Any) -> Iterator[Plant]:
-    """Of single nodes of the graph: a number that becomes another, operands that change places, a step that is lost."""
+    """Faults in single nodes of the graph: a number that becomes another, operands that change places, a step that is
+    lost."""
     nodes = [node for node in captured.graph.nodes if node.op == "call_function"]
     for place, node in enumerate(nodes):
         for how, harm in HARMS.items():

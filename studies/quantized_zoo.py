@@ -22,7 +22,7 @@ from benchmarks import machine
 CODE_BYTES = {"int8": 1.0, "int4": 0.5, "uint4": 0.5, "nf4": 0.5, "float8": 1.0}
 ZERO_BYTES = {"uint4": 0.5}
 SMALL_BYTES = 1_000_000
-"""Of files below this the graph itself is more than what the theory leaves out."""
+"""The size below which the graph itself is more of a file than the theory leaves out."""
 
 Row = dict[str, Any]
 

@@ -99,7 +99,7 @@ class Module(torch.nn.Module):
         self.function = function
 
     def forward(self, *args: torch.Tensor) -> Any:
-        """What the function gives."""
+        """The result of the function."""
         return self.function(*args)
 
 

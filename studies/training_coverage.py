@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import machine
 
 LIMITS = {"SGD": 1e-4, "AdamW": 1e-3}
-"""How far a loss may be from eager PyTorch's, as a share of it."""
+"""The largest relative distance of a loss from eager PyTorch's."""
 NOISE = 8.0
 """So many times eager float32's own error a gradient may be off."""
 BATCHES = 9
@@ -34,7 +34,8 @@ LEAST = 1e-6
 
 @dataclass
 class Row:
-    """What was found for a model. Errors are shares of a gradient's largest number; ``losses`` the worst by optimizer, engine."""
+    """The results of a model. Errors are shares of a gradient's largest number; ``losses`` the worst by optimizer,
+    engine."""
 
     name: str
     what: str
@@ -44,12 +45,12 @@ class Row:
     gradients: dict[str, float] = field(default_factory=dict)
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
-    """How far the losses of eager float32 are from those of eager float64, by optimizer."""
+    """The distance of the losses of eager float32 from those of eager float64, by optimizer."""
     fault: str = ""
 
     @property
     def is_within_limits(self) -> bool:
-        """Whether losses are within ``LIMITS``, whatever rounding does to eager PyTorch's own."""
+        """True if losses are within ``LIMITS``, whatever rounding does to eager PyTorch's own."""
         return self.is_right and all(
             error <= LIMITS[kind] for kind, found in self.losses.items() for error in found.values()
         )
@@ -86,8 +87,8 @@ def _arrays(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def _batches(found: Any, steps: int) -> Iterator[dict[str, Any]]:
-    """Another batch for each step: floating numbers with noise, and the classes in another order, so that no loss gets to 0,
-    where all that is left is rounding.
+    """A different batch for each step: floating numbers with noise, and the classes in another order, so that no loss
+    gets to 0, where all that is left is rounding.
     """
     import torch
 

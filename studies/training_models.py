@@ -1,4 +1,5 @@
-"""What ``studies.training_coverage`` trains: architectures as published, on small images and short sequences."""
+"""The models that ``studies.training_coverage`` trains: architectures as published, on small images and short
+sequences."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def mnist_cnn() -> Trained:
 
 
 BRANCH = 0.2
-"""What the last batch norm of a residual branch begins with: with 1, float32 itself is off by a tenth in so deep a network."""
+"""The initial weight of the last batch norm of a residual branch: with 1, float32 itself is off by a tenth in so deep a
+network."""
 
 
 def _residual(name: str) -> Trained:
@@ -299,7 +301,7 @@ MODELS: dict[str, tuple[str, Callable[[], Trained]]] = {
     "gan_generator": ("DCGAN, 8 images of 32", lambda: gan(fooled, ("discriminator.",))),
     "graph_network": ("messages by index_add, GRU updates, means by scatter_reduce", graph_network),
 }
-"""What is trained on what, by name."""
+"""The models by name, each with a line on its data."""
 
 
 def trained(name: str) -> Trained:

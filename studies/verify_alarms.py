@@ -178,7 +178,7 @@ class AlarmWorker(Worker):
 
 
 def is_case(row: Row) -> bool:
-    """Whether some seed was exported and verified."""
+    """True if some seed was exported and verified."""
     return any("ok" in each for each in row["seeds"])
 
 

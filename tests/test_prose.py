@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +42,21 @@ def test_a_long_sentence_and_a_long_bullet_are_found() -> None:
 def test_each_code_has_a_heading_that_addresses_lead_to() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     assert all(f"\n## {code}\n" in text for code in CODES)
+
+
+@pytest.mark.parametrize(
+    ("source", "first"),
+    [
+        ('"""Which parts there are."""', ["Which"]),
+        ('class A:\n    n: int\n    """How many parts: the attribute\'s."""', ["How"]),
+        ('def f():\n    """Likewise, for sizes."""\n    x = """What is no docstring."""', ["Likewise"]),
+        ('"""The parts."""\nWhich = 1\n"""Others."""', []),
+    ],
+)
+def test_a_docstring_that_points_at_a_neighbour_is_found(
+    source: str, first: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fx2onnx").mkdir()
+    (tmp_path / "fx2onnx" / "one.py").write_text(source)
+    monkeypatch.setattr(check_prose, "ROOT", tmp_path)
+    assert [each.what.split("'")[1] for each in check_prose._docstrings()] == first

@@ -1,1 +1,1 @@
-"""What writes tables, package data and generated pages, and what tests the tests."""
+"""Writers of tables, package data and generated pages, and the tools that test the tests."""

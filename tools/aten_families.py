@@ -22,7 +22,8 @@ _NO_FAMILIES = ("table", "namespaces")
 
 
 def written() -> dict[str, dict[str, list[str]]]:
-    """What the file should hold. Names that ``overloads_of`` leaves out in this torch are there, too, in both kinds."""
+    """The contents that the file should have. Names that ``overloads_of`` leaves out in this torch are there, too, in
+    both kinds."""
     found: dict[str, dict[str, set[str]]] = {}
     overloads_of = registry.overloads_of
 

@@ -43,7 +43,7 @@ SEVERAL_OUTPUTS = [
     ("int", "tuple[ir.Value, ...]"),
     ("Sequence[OutputType]", "Any"),
 ]
-"""What ``outputs`` may be, and what is then returned: the length of a list decides when it runs only."""
+"""The types of ``outputs``, and of the result for each: the length of a list decides when it runs only."""
 
 
 def versions() -> dict[str, list[OpSchema]]:

@@ -38,11 +38,11 @@ from studies.coverage_worker import Row, Worker, _described, _quiet, answer, rea
 from studies.dynamic_sizes import LARGEST_BYTES, _axes_of, _built, names_of
 
 LIMIT_S = 1800.0
-"""Of one model, by the clock: other work on the machine makes no row differ."""
+"""The limit of one model, by the clock: other work on the machine makes no row differ."""
 NOT_COMPARED = {"phases", "seconds", "assumption_details"}
 """Fields of a report that differ between runs of the same code, or say what another field says."""
 MOST_NAMES = 6
-"""How many exports ``--compare`` names a difference."""
+"""The number of exports that ``--compare`` names for a difference."""
 
 
 def examine(source: str, name: str, folder: str | None) -> Row:
@@ -107,7 +107,7 @@ def _dynamic_shapes(built: Any, source: str) -> Any:
 
 
 def _digests(path: Path) -> Row:
-    """Of the file with its external data, and of the parts that tell where two files differ."""
+    """The digests of the file with its external data, and of the parts that tell where two files differ."""
     import onnx
 
     whole = hashlib.sha256()

@@ -94,7 +94,7 @@ def _stop(*_: object) -> None:
 
 
 def difference(module: Gradients) -> str:
-    """What differs from autograd in float64 beyond what float32 itself costs, or an empty text. Raises UserError."""
+    """The difference from autograd in float64 beyond what float32 itself costs, or an empty text. Raises UserError."""
     inputs = module.inputs()
     exact = module.gradients([tensor.double() for tensor in inputs], is_wide=True)
     single = module.gradients(inputs)

@@ -34,7 +34,7 @@ def _parameters(formal: Any, variables: set[str], sets: dict[tuple[str, ...], in
 
 
 def table() -> dict[str, Any]:
-    """What the installed onnxruntime says."""
+    """The operators and schemas of the installed onnxruntime."""
     known = {(each.domain, each.name) for each in onnx.defs.get_all_schemas_with_history()}
     on_cpu = {(k.domain, k.op_name) for k in state.get_all_opkernel_def() if k.provider == "CPUExecutionProvider"}
     sets: dict[tuple[str, ...], int] = {}

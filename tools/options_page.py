@@ -48,7 +48,7 @@ def _row(option: Any) -> str:
 
 
 def _but(options: list[Any], other: str) -> str:
-    """What a table that starts from another command leaves out."""
+    """A sentence that names the options which a table that starts from another command leaves out."""
     names = {each.name for each in options}
     missing = [f"`{each.opts[0]}`" for each in _options(other) if each.name not in names]
     page = next(file for file in FILES if f"options: {other} -->" in file.read_text(encoding="utf-8"))

@@ -68,7 +68,7 @@ def rows(opset_min: int) -> Iterator[Row]:
 
 
 def form_of(docstring: str | None) -> str:
-    """What the ``ONNX:`` section of an entry's docstring says, on one line; empty where there is none."""
+    """The ``ONNX:`` section of an entry's docstring, on one line; empty where there is none."""
     lines = [line.strip() for line in (docstring or "").splitlines()]
     start = next((index for index, line in enumerate(lines) if line.startswith("ONNX:")), len(lines))
     section = list(itertools.takewhile(lambda line: line and not SECTION.match(line), lines[start + 1 :]))
@@ -81,7 +81,7 @@ def is_listed(overload: OpOverload) -> bool:
 
 
 def may_be_called(overload: OpOverload) -> bool:
-    """Whether it computes tensors from tensors, for any back end, in the forward direction."""
+    """True if the overload computes tensors from tensors, for any back end, in the forward direction."""
     schema = overload._schema
     name = schema.name.partition("::")[2]
     if name.startswith("_") or "backward" in name or name.startswith(OTHER_STORAGE) or name in QUESTIONS:

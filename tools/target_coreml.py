@@ -21,7 +21,7 @@ from tools.target_kernels import installed
 RELEASE = "1.31"
 TABLE = Path(__file__).parents[1] / "fx2onnx" / "targets" / "tables" / "coreml.json"
 CONTRIB = frozenset({"FusedConv", "QuickGelu"})
-"""Of com.microsoft; the provider tells operators by their names alone."""
+"""Operators of com.microsoft; the provider tells operators by their names alone."""
 NEWEST = 999
 HEAP, STACK, SIZE = 0x70_0000_0000, 0x71_0000_0000, 0x400_0000
 INSTRUCTIONS = 1_000_000
@@ -31,7 +31,7 @@ SHORT = 24
 
 
 def library(folder: Path) -> bytes:
-    """Of the wheel for Macs with ARM processors."""
+    """The provider's library from the wheel for Macs with ARM processors."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     where = ["--platform", "macosx_14_0_arm64", "--dest", str(folder)]
     subprocess.run([*command, *where, f"onnxruntime=={RELEASE}.*"], check=True)

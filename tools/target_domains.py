@@ -1,5 +1,5 @@
-"""Which operators of onnxruntime's own domain and of ai.onnx.ml a runtime knows: a model of one node of each is opened, and what it
-says tells an unknown operator from one that is asked in a wrong way.
+"""The operators of onnxruntime's own domain and of ai.onnx.ml that a runtime knows: a model of one node of each is
+opened, and the runtime's error tells an unknown operator from one that is called in a wrong way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ UNKNOWN = {
     "openvino": re.compile(r"No conversion rule found|is not recognized"),
     "tract": re.compile(r"Unimplemented\("),
 }
-"""What a runtime says of an operator that it does not know. Others do not tell it from one that is asked in a wrong way."""
+"""The errors of runtimes for an operator that they do not know. Other runtimes do not tell it from one that is called
+in a wrong way."""
 
 
 def nodes() -> Iterator[Case]:

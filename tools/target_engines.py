@@ -110,7 +110,7 @@ FLAT = frozenset({"wonnx"})
 
 
 def is_close(got: np.ndarray, want: np.ndarray, *, is_flat: bool) -> bool:
-    """Whether the numbers are those."""
+    """True if the numbers are close to the wanted ones."""
     if is_flat:
         got, want = got.ravel(), want.ravel()
     if got.shape != want.shape:
@@ -121,7 +121,7 @@ def is_close(got: np.ndarray, want: np.ndarray, *, is_flat: bool) -> bool:
 
 
 def said(engine: str, model: bytes, inputs: Feeds, outputs: list[np.ndarray] | None, path: str) -> str:
-    """What is wrong; empty if nothing is. Without ``outputs`` it need only run."""
+    """The problem of a model in an engine; empty if there is none. Without ``outputs`` it need only run."""
     try:
         got = ENGINES[engine](model, inputs, path)
     except HasRun:

@@ -1,4 +1,5 @@
-"""Which attributes, optional inputs and dynamic sizes a runtime lacks, from the cases that it runs and those that it does not."""
+"""The attributes, optional inputs and dynamic sizes that a runtime lacks, from the cases that it runs and those that it
+does not."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def plain(opset: int, ir_version: int) -> bytes:
 
 
 def asked(release: str, folder: Path, models: list[bytes]) -> dict[str, Any]:
-    """What a release says of itself and of the models."""
+    """The answers of a release of onnxruntime about itself and about the models."""
     place = installed("onnxruntime", f"{release}.*", folder)
     numpy = [installed("numpy", "1.26.4", folder)] if release in NUMPY_1 else []
     paths = os.pathsep.join(str(path) for path in (*numpy, place))

@@ -49,7 +49,7 @@ class Case:
     name: str
     op_type: str
     version: int
-    """Of the operator."""
+    """The version of the operator."""
     opset: int
     types: dict[str, str]
     """The dtype of each type parameter."""
@@ -92,7 +92,7 @@ def _array(value: Any) -> np.ndarray | None:
 
 
 def _more() -> Iterator[tuple[str, onnx.ModelProto, list[np.ndarray], list[np.ndarray]]]:
-    """Of operators that have no case of one node."""
+    """Models of operators that have no case of one node."""
     x = np.linspace(-1, 1, 2 * 3 * 4 * 4, dtype=np.float32).reshape(2, 3, 4, 4)
     pooled = (np.abs(x) ** 2).sum((2, 3), keepdims=True) ** 0.5
     like = np.zeros((2, 3), np.float32)
@@ -172,7 +172,7 @@ def _of_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto | None:
 
 
 def _has_words_of_its_version(model: onnx.ModelProto, opset: int) -> bool:
-    """Whether that version of the operator knows the words of its attributes, which the checker does not ask."""
+    """True if that version of the operator knows the words of its attributes, which the checker does not ask."""
     (node,) = model.graph.node
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     return all(

@@ -61,7 +61,8 @@ for (let place = start; place < count; place++) {
 
 
 def asked(command: list[str], count: int, env: dict[str, str] | None = None, cwd: Path | None = None) -> list[str]:
-    """What the process says of each case. One that dies or hangs has failed at that case; the next goes on behind it."""
+    """The lines of the process, one for each case. One that dies or hangs has failed at that case; the next goes on
+    behind it."""
     said: list[str] = []
     while len(said) < count:
         process = subprocess.Popen(
@@ -102,7 +103,7 @@ class _Watch:
 
 
 def by_python(engine: str, every: list[Case], paths: list[Path]) -> list[str]:
-    """What a Python package says."""
+    """The lines of a Python package, one for each case."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cases"
         file.write_bytes(pickle.dumps([(case.model, case.inputs, case.outputs) for case in every]))
@@ -121,7 +122,7 @@ def tried(engine: str, every: list[Case], paths: list[Path]) -> list[str]:
 
 
 def by_node(every: list[Case], place: Path) -> list[str]:
-    """What onnxruntime-web says in Node.js; numbers are not compared, since they are those of onnxruntime."""
+    """The lines of onnxruntime-web in Node.js; numbers are not compared, since they are those of onnxruntime."""
     if not (place / "node_modules").exists():
         place.mkdir(parents=True, exist_ok=True)
         (place / "package.json").write_text("{}")
@@ -144,7 +145,7 @@ WITH_NEIGHBOURS = {"qnn": frozenset({"DequantizeLinear", "QuantizeLinear"})}
 """Operators that a runtime takes into those beside them, and not alone: nothing is said of their dtypes."""
 
 NEWEST = 999
-"""Of versions that nobody counts."""
+"""The end of a range of versions that is open."""
 
 Types = tuple[tuple[str, str], ...]
 """The dtype of each type parameter."""

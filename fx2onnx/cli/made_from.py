@@ -174,7 +174,7 @@ _ALWAYS = ("torch", "onnx", "onnx-ir", "onnxscript", "numpy")
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/")
 _NOT_READ = (".egg-info", ".dist-info", "__pycache__")
 _LOADS_BY_NAME = frozenset({"__import__", "exec", "eval", "importlib", "runpy", "pkgutil"})
-"""Of code with these names anything that is loaded may be a part."""
+"""Names by which code loads other code: anything that is loaded may then be a part of the result."""
 _KEEPS_RESULTS = ("cache", "global ")
 """Words of code that may read a file in one job and use it in the next."""
 

@@ -25,7 +25,7 @@ _EXPORTS = frozenset({"export", "export-folder", "export-training", "export-many
 _WITHOUT_EFFECT = frozenset(
     {("--dynamic", "default"), ("--capture", "auto"), ("--cache", "dynamic"), ("--logits", "all")}
 )
-"""What asked for nothing with a form of ``export`` that is a command of its own now."""
+"""Options of ``export`` and their defaults, which are dropped where the form is a command of its own now."""
 _OF_MODULES = ("float32", "float64")
 _OF_A_FILE = frozenset({"verify", "locate", "testcase"})
 

@@ -1,4 +1,4 @@
-"""How a command ends: errors as one block (or JSON) and an exit code, never a traceback unless asked for."""
+"""The end of a command: errors as one block (or JSON) and an exit code, and no traceback unless it is asked for."""
 
 from __future__ import annotations
 

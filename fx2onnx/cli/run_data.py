@@ -26,7 +26,7 @@ from fx2onnx.judge.constants import ATOL
 from fx2onnx.manifest.names import MODEL_FILE
 
 _UNREADABLE = (DecodeError, OSError, ValueError, TypeError, KeyError, EOFError)
-"""What protobuf, onnx and NumPy raise on a file that is not what it should be."""
+"""The exceptions of protobuf, onnx and NumPy for a damaged file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class NodeFacts:
     name: str
     source: str
     results: list[str]
-    """What it makes: name, dtype and shape where the file says them."""
+    """The outputs: name, and dtype and shape where the file says them."""
     reads: list[int] = field(default_factory=list)
     """The nodes that make what it takes."""
 
@@ -51,7 +51,7 @@ class WeightFacts:
 
     @property
     def elements(self) -> int:
-        """How many numbers."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 

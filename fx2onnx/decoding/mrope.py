@@ -81,22 +81,22 @@ Count: TypeAlias = Callable[..., tuple[torch.Tensor, object]]
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Where the tokens of an image stand. Places are (time, row, column), or what else a model counts on its axes."""
+    """The positions of the tokens of an image: (time, row, column), or other axes on which a model counts."""
 
     inside: tuple[_Place, ...]
-    """Of each feature, counted from where the text before the image ends."""
+    """The position of each feature, counted from the end of the text before the image."""
     advance: int
-    """How far behind that the text goes on."""
+    """The number of positions between the end of that text and the text after the image."""
     before: _Place = (0, 0, 0)
-    """What the token before the image is moved by."""
+    """The shift of the token before the image."""
     closing: tuple[int, ...] = ()
     """Tokens that, directly behind an image, are part of it: text does not count them."""
     behind: tuple[_Place, _Place] = ((0, 0, 0), (0, 0, 0))
-    """Of the first of them and of the others, counted from where text goes on."""
+    """The shift of the first token after the image and of the others, counted from the position where text goes on."""
     still: tuple[_Place, ...] = ()
-    """Of each feature, 1 where it stands alike in every image, wherever the text before that ends."""
+    """For each feature and axis, 1 if its position is the same in every image, wherever the text before ends."""
     ordinal: tuple[_Place, ...] = ()
-    """Of each feature, what every image before this one adds, those of other prompts, too."""
+    """For each feature and axis, the shift by every image before this one, those of other prompts included."""
 
     @property
     def axes(self) -> int:
@@ -172,7 +172,8 @@ def merge_size_of(model: Model) -> int | None:
 
 
 def image_layout(model: Model, samples: Mapping[str, torch.Tensor], features: Callable[[], int]) -> ImageLayout | None:
-    """Where the tokens of an image of the size of ``samples`` stand; None for a model whose positions are those of text.
+    """The positions of the tokens of an image of the size of ``samples``; None for a model whose positions are those of
+    text.
 
     samples: arguments of the encoder, for one image in each row of those that are integers. ``features()`` says how many
     features an image has, where its grid does not. Raises: UserError E601 for a model that counts otherwise.

@@ -1,4 +1,5 @@
-"""Which node of one file is which of the other: by what they compute, by their weights, by their origin, by neighbours.
+"""Pairs of equal nodes of two files: by what they compute, by their weights, by their origin, by neighbours. Each pass
+pairs what the ones before it left over; the strictest comes first.
 
 Each pass pairs what the ones before it left over; the strictest comes first.
 """
@@ -161,7 +162,7 @@ def _defaults(op_type: str, domain: str, opset: int) -> Mapping[str, Any]:
 
 
 Key: TypeAlias = Callable[[ir.Node], Hashable]
-"""What a node is told by; None where it says nothing."""
+"""The key by which a pass compares nodes; None for a node that has none."""
 Sides: TypeAlias = tuple[Side, Side]
 Parts: TypeAlias = tuple[Part, Part]
 
@@ -271,7 +272,7 @@ def _module(view: View) -> Key:
 
 
 class Takes(enum.Enum):
-    """Which nodes of one key are paired, in the order in which they run."""
+    """The choice of pairs among nodes of one key, in the order in which they run."""
 
     ONE = enum.auto()
     """Those that are the only ones on their side."""
@@ -287,8 +288,8 @@ _PASSES: Sequence[tuple[Callable[[View], Key], Takes, bool]] = (
     (_origin, Takes.AS_MANY, False), (_above, Takes.ONE, False), (_below, Takes.ONE, True),
     (_module, Takes.FIRST, True), (_above, Takes.AS_MANY, True),
 )  # fmt: skip
-"""What nodes are told by, which are paired, and whether neighbours of pairs are paired then. Neighbours come late: a node that
-was put in between may look like the one behind it."""
+"""The passes in order: the key by which nodes are compared, the choice of pairs, and True if neighbours of pairs are
+paired then. Neighbours come late: a node that was put in between may look like the one behind it."""
 
 
 def _groups(nodes: Mapping[ir.Node, None], key: Key) -> dict[Hashable, list[ir.Node]]:

@@ -57,7 +57,7 @@ class NodeDifferences:
     removed: list[NodeFacts] = field(default_factory=list)
     changed: list[ChangedNode] = field(default_factory=list)
     outputs: list[Change] = field(default_factory=list)
-    """Of graphs: what comes from another node."""
+    """The graph outputs that come from another node."""
     weights: dict[tuple[ir.Value, ir.Value], str] = field(default_factory=dict)
     """Weights at the same input of a node of both files, and the name of the first such node."""
 
@@ -202,7 +202,7 @@ def _is_same(one: Side, other: Side, value: ir.Value | None, same: ir.Value | No
 
 
 def _places(one: Side, other: Side, value: ir.Value | None, same: ir.Value | None) -> list[str | None]:
-    """Where two values come from, in words that differ."""
+    """The producers of two values, in words that differ."""
     places = [_place(one, value), _place(other, same)]
     if places[0] == places[1] and value is not None and same is not None:
         nodes = (value.producer(), same.producer())
@@ -211,7 +211,7 @@ def _places(one: Side, other: Side, value: ir.Value | None, same: ir.Value | Non
 
 
 def _place(side: Side, value: ir.Value | None) -> str | None:
-    """Where a value comes from, in words."""
+    """The producer of a value, in words."""
     if value is None:
         return None
     if value in side.weights:
@@ -242,7 +242,8 @@ def _same_sizes(shape: list[int | str | None], other: list[int | str | None]) ->
 
 
 def _moved(places: list[tuple[int, int]]) -> int:
-    """How many have to move so that the others stand in one order: all but the longest run that rises on both sides."""
+    """The number of nodes that have to move so that the others stand in one order: all but the longest run that rises
+    on both sides."""
     ends: list[int] = []
     for _, place in sorted(places):
         at = bisect.bisect_left(ends, place)

@@ -43,7 +43,7 @@ class OpenedModel:
     model: ir.Model
     store: WeightStore
     places: dict[ir.Node, int] = field(default_factory=dict)
-    """Where each node stands in its graph in the file."""
+    """The index of each node in its graph in the file."""
     digests: dict[int, str] = field(default_factory=dict)
     parts: dict[int, Part] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ Weights: TypeAlias = dict[ir.Value, Tensor]
 FEW_ELEMENTS = 8
 """So many are shown one by one: sizes, axes, scales."""
 MOST_AXES = 5
-"""Of weights with more axes not every order is tried."""
+"""The largest number of axes of a weight for which every order of them is tried."""
 
 
 @dataclass(frozen=True, slots=True)

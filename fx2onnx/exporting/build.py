@@ -94,7 +94,7 @@ def _check_listed(module: Any) -> None:
 
 
 def _for_packed(module: Any, options: ExportOptions) -> ExportOptions:
-    """Where the module has layers of a quantised checkpoint, the options with what translates them and with their opset."""
+    """The options with the translations and the opset for layers of a quantized checkpoint, if the module has some."""
     _check_listed(module)
     packed = sys.modules.get("fx2onnx.sources.hf.packed_linear")  # without which there are none
     if packed is None or not isinstance(module, torch.nn.Module):

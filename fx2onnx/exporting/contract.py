@@ -30,7 +30,7 @@ _ROLES: dict[str, Role] = {
     names.ENCODER_STATES: "encoder_states", names.ENCODER_MASK: "encoder_mask", names.STREAM: "stream",
 }  # fmt: skip
 _GIVEN: dict[Kind, Role] = {"encoder": "handed_on", "embed": "beside", "image": "features", "audio": "features"}
-"""What the outputs of a graph are that have no role by name."""
+"""The role of the outputs that have none by their name, by the kind of the graph."""
 _LENGTHS: dict[str, Length] = {names.PAST_SIZE: "past", names.CAPACITY: "capacity"}
 Shape: TypeAlias = tuple[int | str, ...]
 

@@ -234,7 +234,8 @@ def _export(source: Source, options: ExportOptions) -> ExportResult:
 
 
 def _state_limits(result: ExportResult, *, with_lines: bool) -> None:
-    """Where Python decides by the length of the past, the file says so: generation goes on to any length."""
+    """Write the conditions on the length of the past, by which Python decides, into the file: generation goes on to any
+    length."""
     properties = result.owned.model.metadata_props
     limits = [replace(found, by_user=True) for found in result.report.assumptions if _is_limit(found)]
     text = size_conditions.written(
@@ -276,7 +277,7 @@ _ABOUT_ONE_TOKEN = frozenset({("ne", 1), ("eq", 1), ("ne", 0), ("gt", 0), ("gt",
 
 
 def _flaw(result: ExportResult, source: Source) -> str:
-    """Why the graph would be wrong at other lengths or after a past; empty where it is right."""
+    """The reason why the graph would be wrong at other lengths or after a past; empty where it is right."""
     from fx2onnx.decoding.decoder import WholePrompt
 
     unused = [v for v in result.owned.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]

@@ -122,7 +122,7 @@ class ExportOptions:
     verbose: bool | None = None
     keep_initializers_as_inputs: bool = False
     ignored: tuple[str, ...] = ()
-    """What was asked for with keywords of ``TORCH_ONLY``."""
+    """The requests with keywords of ``TORCH_ONLY``, which have no effect."""
 
     def __post_init__(self) -> None:
         check_choice("state", self.state, STATES)

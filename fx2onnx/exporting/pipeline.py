@@ -128,7 +128,7 @@ def output_of(f: Any, options: ExportOptions) -> str | BinaryIO | None:
 
 
 def _profile_path(profile: bool | str | os.PathLike[str], inputs: Sequence[str]) -> str | None:
-    """Where the profile goes, checked before anything is exported."""
+    """The path of the profile, checked before anything is exported."""
     if isinstance(profile, bool):
         return None
     from fx2onnx.report.profile import writer
@@ -138,7 +138,7 @@ def _profile_path(profile: bool | str | os.PathLike[str], inputs: Sequence[str])
 
 
 def report_path_of(options: ExportOptions, target: str | BinaryIO | None) -> str | None:
-    """Where the report goes, checked before anything is exported. Raises UserError E301."""
+    """The path of the report, checked before anything is exported. Raises UserError E301."""
     if isinstance(options.report, bool):
         return None
     read = [*(file.path for file in options.weight_files), *([target] if isinstance(target, str) else [])]

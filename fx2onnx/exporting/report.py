@@ -39,7 +39,7 @@ class Report(Shown):
     input_names: list[str] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
     assumptions: list[Assumed] = field(default_factory=list)
-    """What the file takes for true, of dynamic sizes above all, with the line; ``str()`` of each says it."""
+    """The assumptions of the file, on dynamic sizes above all, with the line; ``str()`` of each says it."""
     mutations: list[str] = field(default_factory=list)
     """Buffers and inputs that forward changes and the file does not."""
     baked: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Report(Shown):
     """Nodes that stand between casts since the target has no kernel for their dtype: ``bfloat16 MatMul in float`` -> count."""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What was done that was asked for, in sentences."""
+    """Sentences on the requested steps that were done."""
     quantized: dict[str, Any] = field(default_factory=dict)
     """With ``quantize``: each layer's form, bytes and error, what was kept and why, and how far the outputs moved."""
     precision: dict[str, Any] = field(default_factory=dict)

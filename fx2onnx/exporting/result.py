@@ -98,14 +98,14 @@ class ExportResult(Shown):
         """For fx2onnx's own code, which reads ``owned.model`` and keeps it no longer than this result."""
         self.report = report
         self.options = options
-        """What was asked for."""
+        """The options of the export."""
         self.path: str | None = None
         self.statement: dict[str, Any] | None = None
         """With ``attest=True``: the in-toto statement that lies beside the file (docs/attestation.md)."""
         self.initial_state: dict[str, Any] = {}
         """With ``state="io"``: the value of every buffer that is an input, before the first call."""
         self.measured: Measured | None = None
-        """What ``profile`` is made from."""
+        """The measurements for ``profile``."""
         self._restore = restore
         self.exported_program: Any = None
         """The ``torch.export.ExportedProgram`` that was exported; None where a module was."""

@@ -59,7 +59,7 @@ class Said:
     """The lines of a step for the report."""
 
     notes: list[str] = field(default_factory=list)
-    """What was done that was asked for, in sentences."""
+    """Sentences on the requested steps that were done."""
     warnings: list[str] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of ``Report``."""

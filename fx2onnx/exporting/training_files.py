@@ -80,7 +80,7 @@ def _begun(plan: TrainingPlan) -> dict[str, float]:
 
 
 def manifest_of(plan: TrainingPlan, files: Mapping[str, str], results: Mapping[str, ExportResult]) -> TrainingManifest:
-    """Which input is which, and which output has its next value."""
+    """The manifest of the folder: the role of each input, and the output with its next value."""
     training, groups = plan.training, plan.groups
     inputs = {name for result in results.values() for name in result.report.input_names}
     state, begun = plan.state_types(), _begun(plan)

@@ -53,12 +53,12 @@ class FileEntry:
 
 
 def pending_path(folder: Path, name: str, digest: str) -> Path:
-    """Where the file ``name`` with that digest lies between the manifest's rename and its own."""
+    """The path of the file ``name`` with that digest between the manifest's rename and its own."""
     return folder / f"{PREFIX}{digest[:16]}-{digest_of(name.encode())[:8]}{Path(name).suffix}"
 
 
 def path_now(folder: Path, name: str, digest: str) -> Path:
-    """Where the file is read from: its pending path where a commit was interrupted, else its own."""
+    """The path from which the file is read: its pending path if a commit was interrupted, else its own."""
     pending = pending_path(folder, name, digest)
     return pending if pending.is_file() else folder / name
 

@@ -15,9 +15,9 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.files.staging import BINARY
 
 LIMIT_BYTES = 16 << 20
-"""Of a config; the largest that are known have a megabyte of labels."""
+"""The largest size of a config; the largest that are known have a megabyte of labels."""
 _LONGEST_NAME = 255
-"""Of bytes; Linux takes no longer one for a file."""
+"""The longest name of a file in bytes, as in Linux."""
 _DEEPEST = 64
 """Levels of objects and lists. Configs have four or five; what walks them may be recursive."""
 

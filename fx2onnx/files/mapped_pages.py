@@ -12,7 +12,8 @@ import numpy as np
 
 _PAGEMAP = "/proc/self/pagemap"
 _IN_MEMORY, _OF_A_FILE = np.uint64(3 << 62), np.uint64(1 << 61)
-"""Of an entry: the page is there or swapped out; what is there is the file's. Source: Linux, admin-guide/mm/pagemap."""
+"""Bits of an entry: the page is in memory or swapped out; the page in memory is the file's. Source: Linux,
+admin-guide/mm/pagemap."""
 
 
 def give_back(address: int, length: int) -> None:

@@ -16,7 +16,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import plain
 
 ALIGNMENT_BYTES = 64
-"""Of the first tensor, and of each that follows: what vectors of a processor read at once."""
+"""The alignment of each tensor: the bytes that a processor's vector instruction reads at once."""
 MOST_HEADER_BYTES = 1 << 26
 METADATA = "__metadata__"
 
@@ -33,7 +33,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a tensor lies in a file."""
+    """The place of a tensor in a file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ def write(
 
 
 def places(path: str | os.PathLike[str]) -> tuple[dict[str, TensorPlace], dict[str, str]]:
-    """Where each tensor of a file lies, and the file's metadata. Raises UserError E302 for what is no such file."""
+    """The place of each tensor of a file, and the file's metadata. Raises UserError E302 for a damaged file."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -112,6 +112,6 @@ class WeightFile:
     size_bytes: int
 
     def offset_of(self, address: int, length_bytes: int) -> int | None:
-        """Where in the file the bytes at ``address`` are; None for memory that is not (all) the file's."""
+        """The offset in the file of the bytes at ``address``; None for memory that is not (all) the file's."""
         offset = address - self.address
         return offset if offset >= 0 and offset + length_bytes <= self.size_bytes else None

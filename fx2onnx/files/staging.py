@@ -67,12 +67,12 @@ if TYPE_CHECKING:
 PREFIX = ".fx2onnx-"
 _STAGE = re.compile(re.escape(PREFIX) + "[0-9a-f]{16}")
 LOCK_SECONDS = 60.0
-"""How long a writer waits for the folder; another one holds it for some renames only."""
+"""The longest wait of a writer for the folder; another one holds it for some renames only."""
 _POLL_SECONDS = 0.005
 _ABANDONED_SECONDS = 24 * 3600.0
 """Age of a leftover where the system has no locks that show it."""
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
-"""What says that another process has the lock; anything else, that there are no locks here."""
+"""The error numbers of a lock that another process holds; any other says that there are no locks here."""
 
 
 @contextlib.contextmanager

@@ -101,7 +101,8 @@ def rows_of_prompt(model: OpenedFolder, prompt: Any, batch: int, start: int) -> 
 
 
 def shifted(model: OpenedFolder, ids: Array, new: int) -> tuple[Shifted | None, Array]:
-    """How ``new`` tokens follow the prompt ``ids`` [rows, length], and that prompt; None for models of one token at a time.
+    """The order in which ``new`` tokens follow the prompt ``ids`` [rows, length], and that prompt; None for models of
+    one token at a time. Rows that are too short to be written one after another are not shifted.
 
     Rows that are too short to be written one after another are not shifted.
     """

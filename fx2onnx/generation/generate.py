@@ -34,7 +34,7 @@ _LENGTH = 20  # transformers' own default of max_length
 
 @dataclass(frozen=True)
 class Stop:
-    """When a sequence ends, and what fills the rest of its row."""
+    """The end of a sequence, and the token that fills the rest of its row."""
 
     max_new_tokens: int
     eos: tuple[int, ...]

@@ -67,7 +67,7 @@ def check_runs(ids: Array, token: int, grid: Grid, counts: Sequence[int]) -> Non
 
 
 TEXT = (IDS, MASK, POSITIONS, EMBEDDED, LENGTH)
-"""What a caller gives that is no medium."""
+"""The inputs of text, among those that a caller gives."""
 _TEXT_ROLES = ("tokens", "decoder_tokens", "embedded", "mask", "positions", "length")
 _KINDS_OF_TOKENS = "mm_token_type_ids"
 

@@ -1,4 +1,5 @@
-"""Where generation starts: text as tokens, what is given as arrays, the decoder's first tokens, its mask, states and what stays the same."""
+"""The start of a generation: tokens of the text, given arrays, the decoder's first tokens, its mask, states and
+constant inputs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from fx2onnx.sizes.expr import DEEP, Atom, Dim, Scalar, innermost_first
 
 INT64, DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
 MOST_BITS = 48
-"""Of a size whose bits are looked at."""
+"""The number of bits of a size that are looked at."""
 
 
 def emit_scalar(op: Emitter, dim: Dim) -> ir.Value:
@@ -109,7 +109,8 @@ _POWERS = np.int64(1) << np.arange(MOST_BITS, dtype=np.int64)
 
 
 def _bit_length(op: Emitter, value: ir.Value) -> ir.Value:
-    """How many powers of two are not above the size: 0 for 0. Of a number below 0, Python counts without the sign."""
+    """The number of powers of two that are not above the size: 0 for 0. A number below 0 counts without its sign, as in
+    Python."""
     above = op.node("Less", op.node("Abs", value), op.const(_POWERS))
     return op.node("Sub", op.const(np.int64(MOST_BITS)), _sum(op, _as(op, above, INT64)))
 

@@ -39,7 +39,7 @@ class Key(NamedTuple):
     values: tuple[ir.Value, ...] = ()
     """The values that it is made of."""
     rest: tuple[Any, ...] = ()
-    """What else tells it from others: sizes, dtypes, an axis."""
+    """Other parts of the key: sizes, dtypes, an axis."""
 
 
 class Builder:
@@ -55,15 +55,15 @@ class Builder:
         self._constants: dict[tuple[Any, ...], ir.Value] = {}
         self.spans = details()
         self.symbols: dict[str, tuple[ir.Value, int | None]] = {}
-        """Where a symbol's number comes from: axis of a value, or (None) the integer value itself."""
+        """The source of each symbol's number: an axis of a value, or (None) the integer value itself."""
         self.inputs: list[ir.Value] = []
-        """Of the model: symbols that have no axis to themselves are solved from theirs."""
+        """The model's inputs: symbols without an axis of their own are solved from their sizes."""
         self.sizes: Mapping[str, int] = {}
         """The sample's, of the symbols that do not depend on data: operands have to fit at these."""
         self.emitted: dict[Key, ir.Value] = {}
         """Values that are emitted once: sizes, masks, weights in another order."""
         self.verdicts: dict[Key, bool] = {}
-        """What was found out by looking beyond the types of values."""
+        """The results of checks that look beyond the types of values."""
         self.reads: list[int] = []
         """The ids of values, and of weights' tensors, whose numbers or producer translations looked at, in order. What they emit
         then need not hold for another layer's operands of the same types.

@@ -78,7 +78,7 @@ def made_with(memory: Bytes, piece: Piece, tensor: Any) -> Bytes:
 Place: TypeAlias = tuple[int, int]
 """Offset and length in the file, in bytes."""
 Pieces: TypeAlias = list[tuple[int, Piece, ir.TensorProtocol]]
-"""What is written in one go: how far from the first one each piece begins, and whose it is."""
+"""The pieces of one write: the offset of each from the first one, the piece, and its tensor."""
 
 ALIGNMENT_BYTES = 4096
 """Start of each tensor: a page, so that a mapped weight needs no copy."""
@@ -88,8 +88,8 @@ WRITE_BYTES = 1024 * 1024
 machine gives back to its host while they are free, and getting one back costs 5 times more than filling it (measured)."""
 
 BUFFER_BYTES = WRITE_BYTES
-"""What is made for the file is made in a buffer of so much, which stays in a core's cache: a part of a weight that is
-not written as it lies, or neighbours that are small (each write call has its own cost)."""
+"""The size of the buffer in which numbers are made for the file, small enough for a core's cache: a part of a weight
+that is not written as it lies, or neighbours that are small (each write call has its own cost)."""
 
 BESIDE_BYTES = 8 * BUFFER_BYTES
 """From so much on a second thread makes and writes, too: one writes (the system lets one into a file at a time) while

@@ -126,7 +126,7 @@ def _release(graph: ir.Graph) -> None:
 
 
 def merged_origin(nodes: Iterable[ir.Node]) -> dict[str, str]:
-    """Where the nodes came from, each place once: ``{"source": "model.py:3; model.py:7"}``."""
+    """The origin of the nodes, each place once: ``{"source": "model.py:3; model.py:7"}``."""
     origin: dict[str, dict[str, None]] = {}
     for node in nodes:
         for key in ORIGIN_KEYS:

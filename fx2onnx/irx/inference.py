@@ -42,7 +42,7 @@ OWN_RULES = frozenset(shapes.RULES) - {
 _NO_SHAPE = (
     shapes.UnknownShape, Contradiction, ValueError, IndexError, KeyError, AssertionError, TypeError, ZeroDivisionError,
 )  # fmt: skip
-"""What a rule raises on operands that it cannot say anything of."""
+"""The exceptions of a rule on operands for which it gives no shape."""
 
 
 def infer_types(model: ir.Model) -> list[InternalError]:

@@ -17,7 +17,8 @@ def uses_of(value: ir.Value) -> Collection[tuple[ir.Node, int]]:
 
 
 def use_count(value: ir.Value) -> int:
-    """How many inputs of nodes read the value; ``uses()`` would copy them, which the readers of one value cannot all ask."""
+    """The number of node inputs that read the value; ``uses()`` would copy them, which the readers of one value cannot
+    all ask."""
     return len(value._uses)
 
 
@@ -33,7 +34,7 @@ def nodes_before(node: ir.Node) -> Iterator[ir.Node]:
 
 
 FEW_INPUTS = 16
-"""Of more inputs, onnx_ir would copy all for each that changes, in Python."""
+"""The number of inputs beyond which onnx_ir is slow: it copies all of them in Python for each that changes."""
 
 
 def set_inputs(node: ir.Node, changes: dict[int, ir.Value | None]) -> None:

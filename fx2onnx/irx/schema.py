@@ -33,7 +33,7 @@ class OpSchema:
     max_outputs: int
     attribute_types: dict[str, ir.AttributeType]
     input_dtypes: tuple[frozenset[ir.DataType] | None, ...]
-    """What each input may be; None where it need not be a tensor."""
+    """The dtypes that each input may have; None where it need not be a tensor."""
     alike: tuple[tuple[int, int], ...]
     """Inputs that have the dtype of an earlier one; the last of a variadic operator stands for all that follow."""
 

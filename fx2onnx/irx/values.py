@@ -16,7 +16,7 @@ from fx2onnx.sizes.text import named
 _DIMS_KEY = "fx2onnx.dims"
 Dims = tuple[DimLike, ...]
 Operand: TypeAlias = ir.Value | npt.NDArray[Any] | bool | int | float | Sequence[int] | None
-"""What ``Emit`` takes as an input of a node."""
+"""A node's input, as ``Emit`` takes it."""
 OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 MAX_KNOWN_INTS = 64
@@ -150,7 +150,7 @@ def is_complex(value: ir.Value) -> bool:
 
 
 _NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
-"""Of ONNX's names those that NumPy does not use, in lower case, for the same."""
+"""NumPy's names of dtypes that differ from ONNX's in lower case."""
 
 
 def dtype_name(number: int) -> str:

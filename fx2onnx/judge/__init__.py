@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 Effort: TypeAlias = Literal["quick", "normal", "full"]
-"""How many inputs are compared."""
+"""The number of inputs that are compared, in words."""

@@ -51,7 +51,8 @@ def first_problem(given: Any, wanted: Any, problem_of: Callable[[Array, Array], 
 
 
 def close_problem(one: Array, other: Array, rtol: float, atol: float) -> str:
-    """How two arrays differ, in words; empty where they agree within tolerances as ``numpy.isclose`` has them. NaN agrees with NaN."""
+    """The difference between two arrays, in words; empty where they agree within tolerances as ``numpy.isclose`` has
+    them. NaN agrees with NaN."""
     if one.shape != other.shape:
         return f"shape {list(one.shape)} instead of {list(other.shape)}"
     if other.dtype.kind in "OUST" and one.dtype.kind in "OUST":

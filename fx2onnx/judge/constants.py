@@ -40,7 +40,8 @@ SPREAD_RATIO = 3.0
 """The root of its mean square, this many times as large as theirs."""
 MOVED_RATIO = 8.0
 CHOSEN = 1 / 16
-"""Where runs move a number by such a share of the scale, the program chose: items along the first axis are others as a whole."""
+"""A share of the scale. Where runs move a number by more, the program chose: items along the first axis are others as a
+whole."""
 UNEXPLAINED = 0.03
 """So large a share of the rows that are off may be off by more than ``MOVED_RATIO`` times what the reference moves there."""
 STAGES = ((1, 0.0), (1, 2.0), (3, 2.0), (1, 4.0), (3, 4.0), (1, 8.0), (3, 8.0))
@@ -64,7 +65,7 @@ INPUT_RUNS = 3
 
 # Files in 16 bits
 NEAR_THE_END = 2.0**-5
-"""Of the largest number of a dtype: what is nearer to it may be rounded beyond it."""
+"""A share of the largest number of a dtype. A number that is nearer to it may be rounded beyond it."""
 UNSEEN_RATIO = 4.0
 """Other inputs may be so many times as far off as those that a precision was measured on, and what is allowed of these."""
 
@@ -76,6 +77,7 @@ FOLDED_RTOL = 1e-6
 
 # Values found again by weighted sums of their numbers (verify/locating/side_by_side.py)
 SKETCH_ROUNDED = 1e-5
-"""Of the sum of magnitudes: two sums of floats that differ by more are of other numbers, not of rounded ones."""
+"""A share of the sum of magnitudes. Two sums of floats that differ by more are of other numbers, not of rounded
+ones."""
 SKETCH_ALIKE = 2e-4
 """The same, of numbers that may be a little wrong."""

@@ -205,7 +205,7 @@ class _Engines(dict[str, Callable[[str | bytes], Run]]):
 
 ENGINES = _Engines(runner=open_runner, onnxruntime=open_onnxruntime, reference=open_reference, openvino=open_openvino)
 PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
-"""What has to be installed for an engine that does not come with fx2onnx."""
+"""The package that an engine needs, if it does not come with fx2onnx."""
 _QUICK = ("onnxruntime", "openvino", "runner", "reference")
 
 

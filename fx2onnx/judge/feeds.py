@@ -40,9 +40,9 @@ class InputType:
     dtype: np.dtype[Any] | None
     dims: tuple[int | str | None, ...] | None
     rows: int | None = None
-    """Of an input that picks rows of tables: how many the smallest has."""
+    """For an input that picks rows of tables, the number of rows of the smallest table."""
     words: tuple[str, ...] = _WORDS
-    """What random strings are drawn from."""
+    """The words from which random strings are drawn."""
 
 
 def inputs_of(model: ir.Model) -> list[InputType]:

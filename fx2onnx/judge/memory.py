@@ -39,7 +39,7 @@ def _nbytes(tensor: onnx.TensorProto) -> int:
 
 
 def too_large(model: onnx.ModelProto) -> str:
-    """Why the model cannot be verified here; empty where its weights fit once more."""
+    """The reason why the model cannot be verified here; empty where its weights fit once more."""
     needed, free = weights_bytes(model), free_bytes()
     if needed <= max(free, LARGE_BYTES):
         return ""

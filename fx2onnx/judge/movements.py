@@ -47,16 +47,17 @@ class Movements:
         self.scale = None if is_exact(want) else Scale.of(want, grain)
         self._floor = 0.0 if self.scale is None else SCALE_EPSILONS
         self.is_by_rows = True
-        """Whether a row has to be one of some run's. Where each number is rounded to one of two codes there are too many."""
+        """True if each row has to be one of some run's. Where each number is rounded to one of two values, there are
+        too many."""
         self.runs: list[Array] = []
         self._rows: list[Array] = []
-        """How far each row of a run is from eager PyTorch's."""
+        """The distance of each row of a run from eager PyTorch's."""
         self._nearest: list[Array] = []
-        """How far each row of a run is from the nearest of eager PyTorch's and all other runs'."""
+        """The distance of each row of a run from the nearest row of eager PyTorch and all other runs."""
         self._spread = self._most_off = self._largest = 0.0
         """Over all runs: the largest mean square, how many numbers are off, the largest movement."""
         self._of_other_shapes: dict[tuple[int, ...], list[Array]] = {}
-        """What runs gave where rounding decides how many rows there are: scores at a threshold, say."""
+        """The outputs of runs in which rounding decides the number of rows: scores at a threshold, say."""
         self._items: Movements | None = None
         self._moves_elsewhere = 0.0
         """The largest movement where the shape is another one."""
@@ -192,7 +193,7 @@ def _sketch(array: Array, parts: int = 256) -> Array:
 
 
 def _to_nearest(sketches: Array, known: Array) -> Array:
-    """How far each is from the nearest of those that are known."""
+    """The distance of each sketch from the nearest of those that are known."""
     return np.array([np.abs(known - sketch).max(axis=1, initial=0.0).min() for sketch in sketches], np.float32)
 
 
@@ -218,8 +219,9 @@ INEXACT_TRANSFORMS = frozenset(["onnxruntime"])
 
 
 def larger_units(want: Array, exact: Array, moved: Array, grain: Grain = MODULES_OWN) -> float:
-    """How many times the larger units of ``STAGES`` are: 1 where a run with the smallest ones (``moved``) is as far
-    from eager PyTorch as float64 is, which it usually is three times, or where float64 chose otherwise as a whole.
+    """The factor of the larger units of ``STAGES``: 1 if a run with the smallest ones (``moved``) is as far from eager
+    PyTorch as float64 is, which it usually is three times, or if float64 chose otherwise as a whole. It is read from
+    the median, since a choice that rounding decides changes some numbers by much.
 
     Told by the median, since a choice that rounding decides changes some numbers by much.
     """

@@ -1,4 +1,4 @@
-"""Which difference between an engine's output and the reference's is rounding: the tolerance model.
+"""The tolerance model: the differences between an engine's output and the reference's that are rounding.
 
 The reference is an argument: eager PyTorch, the file before a change, arrays. What it takes to say more of it than its
 numbers (a run in float64, runs that round otherwise) are functions that are called only where they decide.
@@ -65,7 +65,7 @@ NAN_PLACES = "NaN in other places than "
 
 
 def wrong_places(got: Array, want: Array, reference: str = EAGER) -> str:
-    """Where NaN or infinities stand in other places than in the reference; empty where they do not."""
+    """The problem that NaN or infinities stand in other places than in the reference; empty if they do not."""
     if not np.array_equal(np.isnan(got), np.isnan(want)):
         return NAN_PLACES + reference
     infinite = np.isinf(want) | np.isinf(got)
@@ -75,7 +75,8 @@ def wrong_places(got: Array, want: Array, reference: str = EAGER) -> str:
 
 
 def is_mask_value(array: Array, largest: float | None = None) -> Array:
-    """Where a number is a mask value: it is near the end of the array's dtype, or of a narrower one that ends at ``largest``."""
+    """A mask of the mask values: numbers near the end of the array's dtype, or of a narrower one that ends at
+    ``largest``."""
     end = float(ml_dtypes.finfo(array.dtype).max) if largest is None else largest
     with np.errstate(invalid="ignore"):
         found: Array = np.abs(array) > MASK_SHARE * end
@@ -94,7 +95,7 @@ def where_it_says_something(got: Array, want: Array, *, places: bool) -> Array:
 
 
 class Grain(NamedTuple):
-    """How far apart the numbers are that a file computes with, where that is farther than in the module's dtype."""
+    """The distance between the numbers with which a file computes, where it is larger than in the module's dtype."""
 
     epsilon: float = 0.0
     """The unit in the last place."""
@@ -240,11 +241,11 @@ class Judged:
     allowed: float
     ok: bool
     by: str = ""
-    """Which rule settled it."""
+    """The rule that settled it."""
     off: int = 0
-    """How many numbers are farther off than the first rule allows."""
+    """The number of elements that are farther off than the first rule allows."""
     problem: str = ""
-    """What is wrong beyond floats: a dtype, a shape, places of NaN, integers."""
+    """A problem other than the error of floats: a dtype, a shape, places of NaN, integers."""
     scale: float = 0.0
     """The largest finite magnitude of the reference."""
 

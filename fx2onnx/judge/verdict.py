@@ -21,7 +21,7 @@ METADATA_KEY = "fx2onnx.verdict"
 
 
 UNSTEADY = "forward gives something else each time it is called with the same inputs"
-"""Why nothing is compared."""
+"""The reason for comparing nothing."""
 PLACEHOLDER = "torch.onnx.ops.symbolic in forward gives zeros in eager PyTorch, which has no numbers to compare with"
 CHECK_ALONE = "check the operator by itself, with numbers of its own: fx2onnx run, or onnxruntime"
 WRONG = "the exported model's outputs differ from eager PyTorch"
@@ -111,7 +111,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class AnswerShift:
-    """How far an engine's answers on the user's own inputs move from those of eager PyTorch, by a metric of the task."""
+    """The distance of an engine's answers on the user's own inputs from those of eager PyTorch, by a metric of the
+    task."""
 
     engine: str
     metric: str
@@ -139,24 +140,24 @@ class Verdict(Shown):
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    """Of the engines that ran, and of PyTorch."""
+    """The versions of the engines that ran, and of PyTorch."""
     seeds: list[int] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
     ranges: dict[str, Range] = field(default_factory=dict)
     """By input of the file."""
     assumptions: list[str] = field(default_factory=list)
-    """What the file takes for true of sizes: the inputs keep it, and lie at its borders."""
+    """The assumptions of the file on sizes: the inputs keep them, and lie at their borders."""
     baked: list[str] = field(default_factory=list)
     """Arguments that are constants of the file."""
     left_out: list[str] = field(default_factory=list)
     effort: Effort = "normal"
-    """What was planned; ``left_out`` has what that does not contain."""
+    """The planned effort; ``left_out`` has the inputs that it does not contain."""
     moved: list[AnswerShift] = field(default_factory=list)
     """With ``data`` and ``metric``: how far the answers move on the user's inputs."""
     incomplete: str = ""
     """The first thing that was planned and not done, since it took too long: another run may compare more."""
     unverified: str = ""
-    """Why nothing was compared, such as too little memory."""
+    """The reason for comparing nothing, such as too little memory."""
     wrong_on: tuple[Any, Any] | None = field(default=None, repr=False, compare=False)
     """Arguments and keyword arguments of the first set of inputs on which a row failed."""
 

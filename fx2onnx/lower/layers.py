@@ -53,7 +53,8 @@ class LayerPattern:
     made: list[list[ir.Node]]
     outside: list[ir.Value]
     fixed: dict[int, ir.Value]
-    """Which of ``outside`` must be the very same in every layer: what is shared was made from them, or they were read."""
+    """The values of ``outside``, by index, that must be the very same in every layer: shared values were made from
+    them, or they were read."""
 
 
 class RepeatedLayers:

@@ -278,7 +278,7 @@ def _missing_error(
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-"""Where our own entries are; the others are users'."""
+"""The folder of this package's table entries; entries from other folders are users'."""
 
 
 def located(error: Fx2OnnxError, node: torch.fx.Node) -> Fx2OnnxError:

@@ -69,14 +69,15 @@ def entry_for(overload: Any, is_complex: bool) -> TableEntry | None:
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose an onnxscript function is, as errors name it, and how it takes the arguments of the schema."""
+    """The source of an onnxscript function, as errors name it, and the function that gives it the arguments of the
+    schema."""
 
     name: str
     arguments: Callable[[Emit, OpOverload, Any, Mapping[str, Any]], tuple[Sequence[Any], dict[str, Any]]]
     opset: int
-    """What it is written for."""
+    """The opset that the function is written for."""
     step: str
-    """What to do instead."""
+    """The remedy that errors name."""
 
 
 def emit(

@@ -110,7 +110,7 @@ def _by_place(
 
 
 def _taken(function: Any) -> tuple[int, set[str], bool]:
-    """How many arguments the function takes by place, the names of all, and whether it takes any number."""
+    """The number of positional arguments of the function, the names of all, and True if it takes any number."""
     signature = getattr(function, "op_signature", None)
     if signature is not None:
         names = [parameter.name for parameter in signature.params]

@@ -18,22 +18,23 @@ from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.sizes.stated import SizeCondition, StatedCondition
 
 Kind: TypeAlias = Literal["forward", "decode", "prompt", "encoder", "embed", "image", "audio", "component"]
-"""What a graph does. ``forward`` takes all tokens, without a cache; ``decode`` takes tokens and a cache; ``prompt`` the
-first tokens, before ``decode``; ``encoder`` is that of an encoder-decoder, ``image`` and ``audio`` are encoders of what
-comes beside the text; ``embed`` puts their features among the embedded tokens. ``component``: a method of a component of a
-diffusers pipeline; no other kind is beside it."""
+"""The task of a graph. ``forward`` takes all tokens, without a cache; ``decode`` takes tokens and a cache; ``prompt``
+the first tokens, before ``decode``; ``encoder`` is that of an encoder-decoder, ``image`` and ``audio`` are encoders of
+media beside the text; ``embed`` puts their features among the embedded tokens. ``component``: a method of a component
+of a diffusers pipeline; no other kind is beside it."""
 Role: TypeAlias = Literal[
     "tokens", "decoder_tokens", "embedded", "mask", "positions", "length", "logits",
     "encoder_states", "encoder_mask", "handed_on", "media", "features", "stream", "beside", "token_mask", "other",
 ]  # fmt: skip
-"""What an input or output is. ``length``: how many tokens a cache of fixed size holds. ``handed_on``: what the encoder
-gives beside its states. ``media``: what the caller gives beside the text. ``features``: what is made of that. ``stream``:
-features with a row for each token, given or generated. ``beside``: what ``embed`` gives beside the embedded tokens.
-``token_mask``: a mask with a row for each token, ones where the caller gives none. ``handed_on``, ``features`` and
-``beside`` have the same name in the graph that gives them and in the one that takes them."""
+"""The role of an input or output. ``length``: the number of tokens that a cache of fixed size holds. ``handed_on``:
+outputs of the encoder beside its states. ``media``: inputs of the caller beside the text. ``features``: outputs of the
+encoders of media. ``stream``: features with a row for each token, given or generated. ``beside``: outputs of ``embed``
+beside the embedded tokens. ``token_mask``: a mask with a row for each token, ones where the caller gives none.
+``handed_on``, ``features`` and ``beside`` have the same name in the graph that gives them and in the one that takes
+them."""
 Length: TypeAlias = Literal["past", "window", "own", "capacity", "constant"]
-"""Of a state's axis of tokens: as long as the past; at most a window; by a rule of the graph's own; as the caller chooses;
-and of states without such an axis."""
+"""The size of a state's axis of tokens: as long as the past; at most a window; by a rule of the graph's own; as the
+caller chooses; or ``constant`` for states without such an axis."""
 
 _Count = Annotated[int, within(0, 2**63 - 1)]
 _Token = Annotated[int, within(0, 2**31)]
@@ -167,8 +168,9 @@ class Medium:
 
 @dataclass(frozen=True)
 class PromptRewrite:
-    """How the model's own ``generate`` changes a prompt before its language model gets it: so many of the last tokens are
-    left out, another one is first. And the tokens that end it and fill rows, where that ``generate`` says so."""
+    """The change that the model's own ``generate`` makes to a prompt before its language model gets it: so many of the
+    last tokens are left out, another one is first. And the tokens that end it and fill rows, where that ``generate``
+    says so."""
 
     left_out: _Token = 0
     first_token: _Token | None = None
@@ -334,7 +336,7 @@ def graph_files(folder: Path, manifest: Manifest) -> dict[str, Path]:
 
 
 def file_now(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Where the config ``name`` is read from, if it is there."""
+    """The path from which the config ``name`` is read, if it is there."""
     entry = (manifest.copied or {}).get(name)
     return folder / name if entry is None else path_now(folder, name, entry.digest)
 

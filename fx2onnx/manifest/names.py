@@ -1,4 +1,5 @@
-"""How the graphs of an exported folder, their inputs and outputs, and the sizes of these are called: written here alone."""
+"""The names of the graphs of an exported folder, of their inputs and outputs, and of their sizes: written here
+alone."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ EMBEDDED, DECODER_IDS, LOGITS = "inputs_embeds", "decoder_input_ids", "logits"
 LENGTH, STREAM = "past_length", "audio_stream"
 ENCODER_STATES, ENCODER_MASK, LAST_STATES = "encoder_hidden_states", "encoder_attention_mask", "last_hidden_state"
 HANDED_ON = "encoder_"
-"""How the names begin of what an encoder gives and its decoder takes beside the states."""
+"""The prefix of the names of what an encoder gives and its decoder takes beside the states."""
 PAST, PRESENT = "past_key_values.", "present."
-"""How the names begin of the inputs and the outputs that hold a cache."""
+"""The prefixes of the inputs and the outputs that hold a cache."""
 
 BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length"
 PAST_SIZE, ENCODER_SIZE, STREAM_SIZE = "past_sequence_length", "encoder_sequence_length", "audio_sequence_length"
@@ -29,6 +30,6 @@ def window_size(window: int) -> str:
 
 
 def kept_by_window(size: str) -> int | None:
-    """How many tokens the size of that name is at most; None for other sizes."""
+    """The largest number of tokens of the size of that name; None for other sizes."""
     found = re.fullmatch(window_size(0).replace("0", r"(\d+)"), size)
     return int(found[1]) - 1 if found else None

@@ -16,7 +16,7 @@ from fx2onnx.files.folder_files import read_object
 STEP_FILE, GRADIENTS_FILE, UPDATE_FILE = "train_step.onnx", "gradients.onnx", "apply_gradients.onnx"
 EVAL_FILE, WEIGHTS_FILE = "eval.onnx", "weights.safetensors"
 KEY = "training"
-"""Of ``fx2onnx.json``, under which this stands."""
+"""The key of this part in ``fx2onnx.json``."""
 
 _Plain = Annotated[str, Only("the name of a file in the folder", is_plain_name, {"pattern": r"^[^/\\:\u0000]+$"})]
 _Shape = tuple[Annotated[int, within(0, 2**62)], ...]

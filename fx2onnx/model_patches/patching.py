@@ -37,12 +37,12 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a call of the function becomes one of the patch."""
+    """The way in which a call of the function becomes a call of the patch."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     """The patch's names of the function's parameters that have others."""
     by_name: bool = False
-    """Whether they take different parameters."""
+    """True if the two take different parameters, so that arguments are passed by name."""
     positional: Sequence[str] = ()
     """The function's parameters that may be given by position, under the patch's names."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +69,10 @@ class Fit:
 def fit_of(
     compute: Callable[..., Any], function: Any, library: str, *, around: bool = False, names: Sequence[str] = ()
 ) -> Fit:
-    """How ``compute`` serves for ``function``; see ``Patch`` for ``around`` and ``names``. Raises: Unfit."""
+    """The way in which ``compute`` takes the arguments of ``function``; see ``Patch`` for ``around`` and ``names``.
+
+    Raises: Unfit.
+    """
     if function is None:
         raise Unfit("this version of the library has no such function")
     if not isinstance(function, FunctionType):
@@ -141,10 +144,11 @@ class Patch:
     compute: Callable[..., Any]
     """Takes the function's own parameters."""
     reason: str = ""
-    """What the function decides by data, and what is done instead; said in the report, if anything."""
+    """A sentence for the report: the data-dependent branch of the function, and what is done instead; empty for
+    none."""
     around: bool = False
-    """Whether ``compute`` takes the function itself first. Then it may leave the function's last parameters to ``*args``
-    and ``**kwargs``."""
+    """True if ``compute`` takes the function itself first. Then it may leave the function's last parameters to
+    ``*args`` and ``**kwargs``."""
     names: tuple[str, ...] = ()
     """Parameters of the function that ``compute`` uses by name without taking them itself."""
     versions: str = ""
@@ -164,7 +168,7 @@ class Patch:
         return self.module.partition(".")[0]
 
     def fit(self, function: Any) -> Fit:
-        """How it serves for ``function``. Raises: Unfit."""
+        """The way in which the patch takes the arguments of ``function``. Raises: Unfit."""
         return fit_of(self.compute, function, self.library, around=self.around, names=self.names)
 
 
@@ -209,8 +213,8 @@ class Applied:
     called: dict[str, Patch] = field(default_factory=dict)
     """The patches that the run called, by name."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """What is said of each patch that the run would have called, but for a library that is another than the patch knows; by
-    name."""
+    """Warnings, by name of the patch, for patches that the run would have called if the library were the one that they
+    are for."""
 
     @property
     def warnings(self) -> list[str]:
@@ -226,7 +230,7 @@ class _Thread(threading.local):
 _THREAD = _Thread()
 _WHY = "its Python decides by data, or reads memory"
 _CODE_PATCHES: dict[Patch, CodePatch] = {}
-"""How each one is put in, from when it was first."""
+"""The code patch of each patch, once it was applied."""
 
 
 def apply_patches(registered: Iterable[Patch]) -> Applied:

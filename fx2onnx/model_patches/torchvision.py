@@ -66,7 +66,7 @@ def paste_masks_in_image(masks: Tensor, boxes: Tensor, img_shape: Any, padding: 
 
 
 def _bilinear_weights(first: Tensor, last: Tensor, source: int, target: int, dtype: torch.dtype) -> Tensor:
-    """How much of each of ``source`` samples, spread over the pixels first..last, is in each of ``target`` pixels.
+    """The share of each of ``source`` samples, spread over the pixels first..last, in each of ``target`` pixels.
 
     Shapes:  first, last int64 [K] -> [K, target, source]; zero outside first..last.
     """

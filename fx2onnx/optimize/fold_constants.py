@@ -68,7 +68,7 @@ FOLDABLE_DTYPES = frozenset(
         *(ir.DataType.UINT32, ir.DataType.UINT64),
     }
 )
-"""Where NumPy's arithmetic is ONNX's."""
+"""The dtypes for which NumPy's arithmetic is ONNX's."""
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,9 @@ class _Outliner:
         self.result = Outlined()
         self._names: Counter[tuple[str, str]] = Counter()
         self._owners = {each: node for node in model.graph for each in _nested_nodes(node)}
-        """Of nodes in bodies, the node of the main graph that has the body."""
+        """For each node in a body, the node of the main graph that has the body."""
         self._now: dict[ir.Value, ir.Value] = {}
-        """What calls give, by what nodes gave that are now in functions."""
+        """The outputs of calls, by the outputs of nodes that are now in functions."""
         self._node_names: Counter[str] = Counter()
         self._version = model.graph.opset_imports.get("", 1)
 

@@ -1,4 +1,4 @@
-"""Which rewrites and passes run, in which order, at which level. ``LEVELS`` is the one table."""
+"""The rewrites and passes of each level, in order. ``LEVELS`` is the one table."""
 
 from __future__ import annotations
 

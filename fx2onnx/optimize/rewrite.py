@@ -17,7 +17,7 @@ from fx2onnx.sizes.expr import DimLike
 
 
 class Why(str):
-    """Why a rewrite refuses a node: one sentence."""
+    """The reason why a rewrite refuses a node: one sentence."""
 
     __slots__ = ()
 
@@ -46,9 +46,10 @@ class Rewrite(ABC, Generic[M]):
     since: ClassVar[int] = 1
     """Lowest opset that has the operators it emits."""
     changes_weights: ClassVar[bool] = False
-    """Whether weights are stored other than the module has them; such rewrites are skipped on request."""
+    """True if the rewrite stores weights other than the module has them; such rewrites are skipped on request."""
     moves_rounding: ClassVar[bool] = False
-    """Whether a result may differ in its last bits. Not done where a reader rounds or compares (``rounding.is_rounded``)."""
+    """True if a result may differ in its last bits. Not done where a reader rounds or compares
+    (``rounding.is_rounded``)."""
 
     version: ClassVar[int] = 1
     """A number that changes with the meaning of the rewrite; ``proof.derivation`` has it too."""
@@ -113,7 +114,8 @@ def sole_reader(value: ir.Value) -> ir.Node | None:
 
 
 MANY_READERS = 64
-"""Of more, one looks at the others: if each did, that would take time by the square of their number."""
+"""The number of readers beyond which only one of them looks at the others: if each did, the time would grow with its
+square."""
 
 
 def speaks_for_readers(node: ir.Node, value: ir.Value) -> bool:
@@ -209,7 +211,7 @@ def same_dims(lhs: Sequence[DimLike] | None, rhs: Sequence[DimLike] | None) -> b
 
 
 MAX_VALUES = 1000
-"""Of a larger neighbourhood, nothing is said: it counts as rounded."""
+"""The largest neighbourhood that is searched; a value with a larger one counts as rounded."""
 
 
 def is_rounded(value: ir.Value, main: ir.Graph) -> bool:

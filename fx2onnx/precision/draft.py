@@ -1,4 +1,5 @@
-"""Which nodes of a graph are computed in 16 bits, and why the others are not: a draft that measurements change."""
+"""A draft of the nodes of a graph that are computed in 16 bits, with the reasons for the others; measurements change
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operands and results of a node may have 16 bits, as ONNX declares the operator."""
+"""The operands and results of a node that may have 16 bits, as ONNX declares the operator."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SUMS = frozenset(
 
 @dataclass(frozen=True)
 class Form:
-    """How a node is computed in 16 bits: the places of its operands and results that keep float32."""
+    """The form of a node in 16 bits: the places of its operands and results that keep float32."""
 
     inputs: frozenset[int] = frozenset()
     outputs: frozenset[int] = frozenset()

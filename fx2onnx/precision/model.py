@@ -30,7 +30,7 @@ class Lowered:
     dtype: str
     io: str
     nodes: dict[str, int] = field(default_factory=dict)
-    """Of each operator, how many nodes compute in 16 bits."""
+    """The number of nodes that compute in 16 bits, by operator."""
     kept: dict[str, dict[str, str]] = field(default_factory=dict)
     """By result, of each node in float32: its operator, why, and the line that it comes from."""
     weights: dict[str, str] = field(default_factory=dict)

@@ -14,16 +14,16 @@ from fx2onnx.base.stack_frames import public_methods
 
 KINDS = ("float16", "bfloat16", "mixed")
 OF_MODULES = ("float32", "float64")
-"""What a module is cast to before it is exported."""
+"""The dtypes to which a module is cast before it is exported."""
 IO = ("float32",)
 METADATA_KEY = "fx2onnx.precision"
-"""Of the model: JSON with ``dtype`` (float16 or bfloat16), ``asked`` and ``io``."""
+"""The key in the model's metadata of a JSON object with ``dtype`` (float16 or bfloat16), ``asked`` and ``io``."""
 EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895314e38}
 LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
-"""What is smaller has fewer digits."""
+"""The least normal number of each dtype: smaller ones have fewer digits."""
 LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
-"""What is smaller becomes 0."""
+"""The number of each dtype below which a number becomes 0."""
 
 
 @public_methods

@@ -86,7 +86,7 @@ class Measured:
     outputs: dict[str, float] = field(default_factory=dict)
     """By output: how far it is from the judge's, of its own size."""
     allowed: float = 0.0
-    """How far an output may be off: what rounded weights alone do, or what 16 bits cost anyway."""
+    """The largest distance of an output: that of rounded weights alone, or what 16 bits cost anyway."""
     runs: int = 0
     judge: str = ""
 
@@ -284,7 +284,8 @@ def keep_counts(draft: Draft, largest: Callable[[ir.Value], float]) -> None:
 
 
 def keep_unmeasured(draft: Draft) -> None:
-    """Where nothing can be run: what is known to leave the range, and whatever comes of integers."""
+    """Keep in float32 the nodes that are known to leave the range, and all that computes with integers, where nothing
+    can be run."""
     keep_counts(draft, lambda value: float("inf"))
     for node in list(draft.nodes()):
         if node.op_type in SUMS:

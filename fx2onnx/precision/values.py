@@ -20,7 +20,7 @@ from fx2onnx.optimize.weights import DerivedTensor, is_literal
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 MOST_NUMBERS = 1 << 14
-"""Of a larger value so many are compared, at equal distances."""
+"""The largest number of elements of a value that are compared, at equal distances."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Certificate(Shown):
     roundings: float = 0.0
     """The largest number of roundings between constants of bounded nodes."""
     rules: dict[str, int] = field(default_factory=dict)
-    """How often each rule was applied, where the file after has a derivation."""
+    """The number of times that each rule was applied, if the file after has a derivation."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -280,7 +280,8 @@ def _judge_outputs(found: Certificate, file: OpenedFile) -> None:
 
 
 def _sampled(one: OpenedFile, other: OpenedFile, names: list[str]) -> tuple[str, dict[str, bool]]:
-    """Which engine ran both files on random inputs, and whether outputs and the values of those names were the same in both."""
+    """The engine that ran both files on random inputs, and for each output and value of those names, True if it was the
+    same in both."""
     pairs = [
         *zip(other.outputs, one.outputs, strict=True),
         *((name, name) for name in names if name not in other.outputs),

@@ -50,7 +50,7 @@ class Derivation:
 
 
 def counts_of(text: str) -> dict[str, int]:
-    """How often each rule was applied, by the text of a derivation; empty where it is damaged."""
+    """The number of times that each rule was applied, by the text of a derivation; empty where it is damaged."""
     try:
         return dict(sorted(Counter(str(name) for name, _ in json.loads(text)["steps"]).items()))
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -30,7 +30,7 @@ class TermMaker(Protocol):
 
 
 _NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0, "And": True, "Or": False}
-"""What changes nothing as the second input, and where their order does not matter as the first."""
+"""The number that changes nothing as the second input, and for commutative operators as the first."""
 _REPEATS = frozenset(["view", "moved", "slice"])
 """Terms that hold elements of another one."""
 

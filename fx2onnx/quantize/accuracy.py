@@ -1,4 +1,5 @@
-"""How far each layer moves where its weight is quantised: its outputs on the inputs that it has in the unquantised model."""
+"""The change of each layer by the quantization of its weight: of its outputs on the inputs that it has in the
+unquantized model."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from fx2onnx.quantize.schemes import Array, Codes, Scheme, blocked, nearest, ran
 RATIOS = 20
 """Exponents that are tried, from 0 on in equal steps below 1."""
 SEARCH_ROWS = 512
-"""Of more rows so many, at equal distances, stand for all in the search of the exponent."""
+"""The most rows, at equal distances, that stand for all in the search of the exponent."""
 WIDE_BLOCK = 512
 """Blocks beyond this are judged by the diagonal alone."""
 _TILE_NUMBERS = 1 << 22
@@ -103,12 +103,13 @@ def _gram_of_blocks(gram: Array, channels: Array | None, columns: int, block: in
 
 
 SHARE = 0.25
-"""Of the free memory: what the sums of the inputs of layers that are fitted in one go may take."""
+"""The share of the free memory for the sums of the inputs of layers that are fitted in one go."""
 LEAST_BYTES = 64 << 20
 DAMPINGS = (0.01, 0.1, 1.0, 10.0)
-"""Of GPTQ: the first is the usual one; more where what it gives is no better on rows held out."""
+"""Dampings of GPTQ: the first is the usual one; the others are tried if it gives nothing better on the rows held
+out."""
 _BYTES = 4 * 2
-"""Of a pair of columns: one sum of the rows, one of those held out."""
+"""The bytes for a pair of columns: one sum of the rows, one of those held out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +268,7 @@ def _is_worth(layers: Sequence[Layer], channels: Array, moments: Moments) -> boo
 
 
 def _errors(codes: Codes, layer: Layer, moments: Moments) -> dict[str, float]:
-    """How far the outputs move on the calibration data and on the rows held out, of their own size."""
+    """The relative change of the outputs on the calibration data and on the rows held out."""
     off = codes.values(layer.rows.shape[1]) - layer.rows
     found = {"calibration": _share(off, layer.rows, moments.gram)}
     if moments.held_rows:

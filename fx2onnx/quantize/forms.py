@@ -86,7 +86,7 @@ class Writer:
 
 
 class QuantizedForm(Protocol):
-    """Where the codes of a weight are."""
+    """The values of the file that hold a quantized weight."""
 
     codes: ir.Value
     scales: ir.Value
@@ -233,7 +233,7 @@ class Dequantized:
 
 
 GATHERED_AS = {D.INT4: D.INT8, D.UINT4: D.UINT8, D.FLOAT8E4M3FN: D.FLOAT16}
-"""What Gather takes instead of these, exactly."""
+"""The dtype to which codes are converted for Gather, which does not take theirs; the conversion is exact."""
 
 
 def _first(place: WeightPlace) -> ir.Node:

@@ -151,7 +151,7 @@ class Moments:
 
     gram: Array
     held: Array
-    """Of the rows held out."""
+    """The same sums of the rows held out, as ``gram``."""
     magnitudes: Array
     rows: int = 0
     held_rows: int = 0

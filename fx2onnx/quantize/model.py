@@ -184,8 +184,9 @@ def _insert(writer: Writer, group: _Group) -> None:
 
 
 METADATA_KEY = "fx2onnx.quantized"
-"""Of the model: JSON, by the name of each weight ``[kind, axis of the blocks, numbers of a block]``; axis None: all but the first
-are one. A weight that was fitted has ``stored.Stored`` behind them: where its codes are."""
+"""The key in the model's metadata of a JSON object: by the name of each weight ``[kind, axis of the blocks, numbers of
+a block]``; axis None: all but the first are one. A weight that was fitted has ``stored.Stored`` behind them: where its
+codes are."""
 WORST_NAMED = 5
 
 
@@ -240,7 +241,7 @@ class Quantized:
 
 
 def _worth(fitted: list[dict[str, Any]], method: str) -> Iterator[str]:
-    """How far layers move with what a calibration chose, and with the nearest codes: the middle of the layers."""
+    """The median change of the layers with what a calibration chose, and with the nearest codes."""
     moved = [layer for layer in fitted if layer["method"] == method]
     yield (
         f"{len(moved)} of {len(fitted)} layers by {method}; the others are no better than the nearest codes"

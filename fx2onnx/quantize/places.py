@@ -1,4 +1,4 @@
-"""Which weights of a graph can be quantised, and how their readers take them."""
+"""The weights of a graph that can be quantized, and the way in which their readers take them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fx2onnx.targets.match import has_kernel, word_of
 D = ir.DataType
 DOMAIN = "com.microsoft"
 LEAST_NUMBERS = 1024
-"""Of smaller weights the scale and the further node are more than what is saved."""
+"""The number of elements below which the scale and the further node of a weight are more than what is saved."""
 IN_FLOAT32, IN_INT8 = 1, 4
 """``accuracy_level`` of MatMulNBits. Left to itself (0), onnxruntime may round what is multiplied to 8 bits as well."""
 EXPERT_WEIGHTS = (2, 4)
@@ -36,10 +36,10 @@ class WeightPlace:
     value: ir.Value
     weight: RowWeight
     readers: tuple[tuple[str, ir.Node], ...]
-    """Of each reader how it takes the weight: ``matmul``, ``gemm``, ``turned`` (a Transpose before a product), ``conv``,
-    ``gather``, ``recurrent`` (LSTM, GRU, RNN), ``experts`` (MoE)."""
+    """The way in which each reader takes the weight: ``matmul``, ``gemm``, ``turned`` (a Transpose before a product),
+    ``conv``, ``gather``, ``recurrent`` (LSTM, GRU, RNN), ``experts`` (MoE)."""
     is_product: bool
-    """Whether onnxruntime's own product takes it."""
+    """True if onnxruntime's own product takes it."""
     accuracy: int = IN_FLOAT32
     """``accuracy_level`` of that product."""
 
@@ -206,7 +206,8 @@ def has_product(target: Target) -> bool:
 
 
 def _way(node: ir.Node, index: int, sizes: tuple[int, ...]) -> str:
-    """How the node takes its input ``index`` of these sizes; empty where it cannot take a quantised one."""
+    """The way in which the node takes its input ``index`` of these sizes; empty where it cannot take a quantized
+    one."""
     if (node.domain, node.op_type) == (DOMAIN, "MoE") and index in EXPERT_WEIGHTS:
         return "experts"
     op_type = node.op_type if not node.domain else ""
@@ -246,7 +247,8 @@ def _rows(sizes: tuple[int, ...], ways: set[str]) -> _Rows | None:
 
 
 LEAST_SAMPLES, ROWS_LOOKED_AT, BINS_OF_WAVE = 32, 16, 6
-"""How long rows have to be to tell waves, how many are looked at, and among how many frequencies a windowed wave is spread."""
+"""The least length of rows for telling waves, the number of rows that are looked at, and the number of frequencies
+among which a windowed wave is spread."""
 
 
 def _is_transform(source: ir.TensorProtocol, perm: tuple[int, ...] | None, row: _Rows) -> bool:

@@ -1,4 +1,5 @@
-"""How numbers become codes and scales, and codes numbers again.
+"""Quantization schemes: numbers to codes and scales, and back. All functions take blocks: arrays of which the last axis
+shares a scale.
 
 All functions take blocks: arrays of which the last axis shares a scale.
 """

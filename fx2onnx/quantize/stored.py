@@ -1,4 +1,4 @@
-"""Where a file has the codes that a calibration chose, and the numbers that these stand for, read back from it."""
+"""The place in a file of the codes that a calibration chose, and the numbers that they stand for, read back from it."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ class RowWeight:
     scheme: Scheme
     block: int
     factor: Callable[[], Array] | None = None
-    """What a folded normalisation multiplies each row with, after the codes are made."""
+    """The factor of each row by a folded normalization, applied after the codes are made."""
     factor_sources: tuple[ir.TensorProtocol, ...] = ()
     given: Codes | None = None
-    """What a calibration chose instead of the nearest codes."""
+    """The codes that a calibration chose instead of the nearest ones."""
 
     @property
     def name(self) -> str:

@@ -129,11 +129,11 @@ def model_page(facts: Mapping[str, Any], nodes: Iterable[Node], weights: Sequenc
 
 
 WIDTH, HEIGHT, MARGIN, TITLE = 720, 220, 72, 28
-"""Of one curve of the drawing, in pixels; ``TITLE`` above each."""
+"""The size of one curve of the drawing in pixels; ``TITLE`` above each."""
 COLOURS = ("#4e8ef7", "#f2a33c", "#3fb68b", "#e8637c")
 """Those of the page (assets/core.js)."""
 MOST_POINTS = 2000
-"""Of a curve in the drawing: more are thinner than a pixel."""
+"""The largest number of points of a curve in the drawing: more are thinner than a pixel."""
 
 
 @dataclass

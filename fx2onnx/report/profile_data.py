@@ -171,7 +171,7 @@ class Export(Open):
     """Bytes on disk, weights included; 0 where no file was written."""
     nodes: Count = 0
     error: str = ""
-    """Why there are no figures."""
+    """The reason why there are no figures."""
 
     @property
     def median(self) -> float:

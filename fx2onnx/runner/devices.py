@@ -19,7 +19,7 @@ from fx2onnx.runner.ort_value import OrtValue, OrtValueVector  # noqa: F401  (th
 
 
 class OrtAllocatorType(enum.IntEnum):
-    """How memory is handed out; nothing hangs on it here."""
+    """onnxruntime's kinds of memory allocators; the choice has no effect here."""
 
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
@@ -27,7 +27,7 @@ class OrtAllocatorType(enum.IntEnum):
 
 
 class OrtMemType(enum.IntEnum):
-    """Whose memory a value lies in; there is one."""
+    """onnxruntime's kinds of owners of a value's memory; there is one here."""
 
     CPU_INPUT = -2
     CPU_OUTPUT = -1
@@ -60,7 +60,7 @@ class OrtHardwareDeviceType(enum.IntEnum):
 
 
 class OrtExecutionProviderDevicePolicy(enum.IntEnum):
-    """Which processor is preferred; there is one."""
+    """onnxruntime's preferences of a processor; there is one here."""
 
     DEFAULT = 0
     PREFER_CPU = 1
@@ -72,7 +72,7 @@ class OrtExecutionProviderDevicePolicy(enum.IntEnum):
 
 
 class OrtSparseFormat(enum.IntEnum):
-    """How a sparse tensor lies in memory."""
+    """onnxruntime's layouts of a sparse tensor in memory."""
 
     ORT_SPARSE_UNDEFINED = 0
     ORT_SPARSE_COO = 1
@@ -131,7 +131,7 @@ class OrtDevice:
 
 @dataclass(frozen=True)
 class OrtMemoryInfo:
-    """Where values lie: in the machine's memory."""
+    """The memory of values: the machine's own."""
 
     name: str = "Cpu"
     allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_ARENA_ALLOCATOR

@@ -187,7 +187,7 @@ OPTIMIZER_LEVELS = {
     GraphOptimizationLevel.ORT_ENABLE_LAYOUT: 2,
     GraphOptimizationLevel.ORT_ENABLE_ALL: 2,
 }
-"""How far ``optimized_model_filepath`` is rewritten, in levels of ``fx2onnx.optimize``."""
+"""The level of ``fx2onnx.optimize`` for ``optimized_model_filepath``, by onnxruntime's level."""
 
 
 def save_optimized(loaded: LoadedModel, options: SessionOptions) -> None:

@@ -48,10 +48,10 @@ class NodeArg:
     name: str
     type: str
     shape: list[int | str | None]
-    """Of a tensor; empty also where the rank is not known, and for other values."""
+    """The dims of a tensor; empty also where the rank is not known, and for other values."""
     value_type: Any = None
     dims: list[int | str | None] | None = None
-    """Of the tensors in the value; None where their rank is not known."""
+    """The dims of the tensors in the value; None where their rank is not known."""
 
     def refined(self, sizes: Sequence[int | None]) -> NodeArg:
         """The same with numbers in place of what is no number, where ``sizes`` has one."""
@@ -91,7 +91,7 @@ class FeedChecker:
     ) -> None:
         self.conditions = conditions
         self.refuses_two_sizes = refuses_two_sizes or says_sizes
-        """Whether one name is one size. Other exporters have one name, such as ``?``, for sizes that differ."""
+        """True if one name is one size. Other exporters have one name, such as ``?``, for sizes that differ."""
         self.warned: set[str] = set()
         self.expressions = _expressions(args) if says_sizes else {}
         """Sizes that are made of others, such as ``n // 2``. Files of other exporters have such texts as mere names."""

@@ -78,7 +78,7 @@ def refuses(name: str) -> Callable[..., Any]:
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """How much the graph is rewritten before it runs."""
+    """The level to which the graph is rewritten before it runs."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1

@@ -170,7 +170,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Where ``buffer_ptr`` is given, the result is written there."""
+        """Bind an output. The result is written to ``buffer_ptr`` if that is given."""
         if shape is None or buffer_ptr is None:
             self._outputs[name] = None
         else:

@@ -255,13 +255,13 @@ class InferenceSession:
         _check_providers(providers)
 
     def get_input_memory_infos(self) -> list[Any]:
-        """Where inputs lie: all in the machine's memory."""
+        """The memory of each input: the machine's own."""
         from fx2onnx.runner.devices import OrtMemoryInfo
 
         return [OrtMemoryInfo() for _ in self.get_inputs()]
 
     def get_output_memory_infos(self) -> list[Any]:
-        """Where outputs lie: all in the machine's memory."""
+        """The memory of each output: the machine's own."""
         from fx2onnx.runner.devices import OrtMemoryInfo
 
         return [OrtMemoryInfo() for _ in self._output_args]

@@ -62,7 +62,7 @@ class Trace:
         return True
 
     def prepare(self, step: Step, specs: Sequence[Spec]) -> Prepared | None:
-        """How a static step with ``infer`` is computed where that is not simply by its kernel."""
+        """The prepared computation of a static step with ``infer``; None if it is simply its kernel."""
         kernel, last = step.kernel, self.channels_last
         if kernel.prepare is None and not (last and kernel.elementwise and not last.isdisjoint(step.inputs)):
             return None

@@ -141,7 +141,7 @@ class Trainer:
         return self._run(session, {**self._arrays(session, batch, "eval"), **self.state})
 
     def rows(self, kind: str = "step") -> int | None:
-        """How many rows a batch of the graph has, where its inputs and targets have a fixed number of them."""
+        """The number of rows of a batch of the graph, if its inputs and targets have a fixed number of them."""
         own = {*self.manifest.batch, *self.manifest.targets}
         sizes = {value.shape[0] for value in self._session(kind).get_inputs() if value.name in own and value.shape}
         return sizes.pop() if len(sizes) == 1 and all(isinstance(size, int) for size in sizes) else None

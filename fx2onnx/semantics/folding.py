@@ -25,7 +25,7 @@ def _always(inputs: Inputs, attrs: Attributes) -> bool:
 
 
 def _of_kinds(kinds: str) -> Guard:
-    """Where the first operand is of these kinds of dtypes."""
+    """A guard that holds if the first operand is of these kinds of dtypes."""
     return lambda inputs, attrs: inputs[0] is not None and inputs[0].dtype.kind in kinds
 
 
@@ -96,7 +96,7 @@ LAST_BIT: Mapping[str, Function] = {
 """Operator -> function of arrays of float32 or float16. Libraries differ in the last bit of these."""
 
 _FAULTS = (UserError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, AssertionError, MemoryError)
-"""What kernels raise for operands that do not fit: a node that fails is left to the runtime."""
+"""The exceptions of kernels for operands that do not fit: a node that fails is left to the runtime."""
 
 
 def fold(

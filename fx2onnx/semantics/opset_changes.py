@@ -1,4 +1,4 @@
-"""How the form of an operator changes between opsets: one table for both directions. All other changes of opsets only widened types.
+"""Changes of the form of operators between opsets: one table for both directions. All other changes only widened types.
 
 Source: ONNX's changelog of operators, and its version converter.
 """
@@ -36,7 +36,7 @@ class NodeForm(Protocol):
         """The numbers of an input that holds sizes, as far as they are known; None where they are not."""
 
     def rank(self) -> int:
-        """How many axes the first input has. Raises NoForm."""
+        """The number of axes of the first input. Raises NoForm."""
 
     def drop(self, *names: str) -> None:
         """Remove attributes, where they are there."""

@@ -25,7 +25,7 @@ Infer = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Spec]]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """How one operator is computed, and what the planner may do with its buffers."""
+    """The computation of one operator, and what the planner may do with its buffers."""
 
     op_type: str
     domain: str
@@ -43,7 +43,7 @@ class Kernel:
     prepare: Callable[..., Any] | None = None
     """Given constant inputs and the shapes, returns a faster callable with the same contract, or None."""
     extras: frozenset[str] = field(default_factory=frozenset)
-    """Which of ``n_outputs``, ``version``, ``out_types`` the function takes beside the attributes."""
+    """The keywords among ``n_outputs``, ``version`` and ``out_types`` that the function takes beside the attributes."""
 
 
 class Calls:
@@ -67,7 +67,7 @@ def run_all(calls: Iterable[Callable[[], Any]]) -> None:
 
 
 PRIVATE_DOMAIN = "fx2onnx"
-"""Of the runner's own operators, which no model can name."""
+"""The domain of the runner's own operators, which no model can name."""
 
 _EXTRAS = ("n_outputs", "version")
 _table: dict[tuple[str, str], dict[int, Kernel]] = {}
@@ -210,7 +210,7 @@ class Facts:
     kept: dict[str, Any] = field(default_factory=dict)
     """The step's, whatever the shapes of its inputs."""
     wants_channels_last: bool = False
-    """Whether a step that reads the output, or what element-wise steps make of it, works in channels-last memory."""
+    """True if a step that reads the output, or what element-wise steps make of it, works in channels-last memory."""
 
     def once(self, key: str, sources: Sequence[Any], make: Callable[[], Made]) -> Made:
         """The result of ``make`` for ``sources``, kept by the step until it is asked with others: weights in another order are

@@ -53,9 +53,9 @@ class Signature:
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     values: dict[str, Allowed]
-    """What an attribute may be, for those that name one of a few things or are positive."""
+    """The allowed values of attributes that name one of a few things or are positive."""
     input_dtypes: tuple[frozenset[Dtype], ...]
-    """What arrays each input may be; the last entry is for all that follow, too."""
+    """The dtypes that each input may have; the last entry is for all that follow, too."""
 
 
 @lru_cache(maxsize=4096)

@@ -72,7 +72,7 @@ _NAMES = {
     DataType.FLOAT8E5M2: "float8_e5m2", DataType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
     DataType.FLOAT8E8M0: "float8_e8m0fnu",
 }  # fmt: skip
-"""What NumPy and ``ml_dtypes`` call those that they do not call the same."""
+"""The names in NumPy and ``ml_dtypes`` of dtypes that ONNX names otherwise."""
 
 _DTYPES: dict[DataType, Dtype] = {
     member: np.dtype(_NAMES.get(member, member.name.lower())) for member in DataType if member

@@ -26,11 +26,11 @@ class Guard:
     relation: Relation
     where: SourceLocation | None = None
     by_user: bool = False
-    """Whether a decision of the user's Python is why, and not one of torch."""
+    """True if a decision of the user's Python is the reason, and not one of torch."""
     during: str = ""
     """The overload that decided by it."""
     ends_run: bool = False
-    """Whether eager PyTorch ends the run where the relation is false."""
+    """True if eager PyTorch ends the run where the relation is false."""
 
     @property
     def is_stated(self) -> bool:
@@ -55,7 +55,7 @@ class Specialization:
     value: DimLike
     where: SourceLocation | None = None
     is_turns: bool = field(default=False, compare=False)
-    """Whether Python loops as many times as the size says."""
+    """True if Python loops as many times as the size says."""
 
     @property
     def relation(self) -> Relation:

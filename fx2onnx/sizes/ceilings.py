@@ -51,7 +51,7 @@ _SAYS_EVEN = {**_SAYS_MULTIPLE, "eq": {0: True, 1: False}, "ne": {0: False, 1: T
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How sizes are written, with the values that they have where something is no multiple."""
+    """A form of sizes, in which they have the values for a size that is no multiple."""
 
     rewrite: Rewrite
     width: Scalar = 1

@@ -78,7 +78,7 @@ class Atom:
     unbacked: frozenset[str] = field(init=False, compare=False, repr=False)
     """The texts of the unbacked numbers in it."""
     depth: int = field(init=False, compare=False, repr=False)
-    """How many operations lie inside each other; 0 for a symbol and an unbacked number."""
+    """The depth of nested operations; 0 for a symbol and an unbacked number."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class Dim:
             isinstance(factor, float) or any(atom.is_real for atom in monomial)
             for monomial, factor in self.terms.items()
         )
-        """Whether the expression is a real number rather than an integer."""
+        """True if the expression is a real number rather than an integer."""
 
     @staticmethod
     def symbol(name: str) -> Dim:

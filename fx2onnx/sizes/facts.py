@@ -373,7 +373,7 @@ def _gap_and_signs(relation: Relation) -> tuple[Dim, set[int]] | None:
 
 
 def _signs_given(gap: Dim, supposed: Relation) -> set[int]:
-    """Which signs ``gap`` may have where ``supposed`` holds, whose own difference is the same up to a number."""
+    """The signs that ``gap`` may have where ``supposed`` holds, whose own difference is the same up to a number."""
     known = _gap_and_signs(supposed)
     if known is None:
         return _ANY
@@ -390,7 +390,7 @@ def _signs_given(gap: Dim, supposed: Relation) -> set[int]:
 
 
 def _shifted(signs: set[int], more: int) -> set[int]:
-    """Which signs an integer of one of ``signs`` has after adding ``more``."""
+    """The signs that an integer of one of ``signs`` may have after adding ``more``."""
     low = -math.inf if -1 in signs else min(signs)
     high = math.inf if 1 in signs else max(signs)
     return {

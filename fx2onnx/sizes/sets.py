@@ -296,7 +296,7 @@ class _Trial:
     def __init__(self, name: str, sizes: Values) -> None:
         self.name, self.sizes = name, sizes
         self.is_defined: Any = np.bool_(True)
-        """Where nothing is divided by 0."""
+        """A mask of the sizes at which nothing is divided by 0."""
 
     def _values(self, value: Any) -> Any:
         if not isinstance(value, Dim):

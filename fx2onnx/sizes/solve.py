@@ -138,7 +138,7 @@ def _leaves(size: Dim, modulus: int, remainders: list[int]) -> Relation:
 
 
 def declared(name: str, sizes: SizeSet) -> str:
-    """How a user says that a size is one of ``sizes``, or of those around them."""
+    """The declaration by which a user says that a size is one of ``sizes``, or of those around them."""
     least, most = sizes.first(1), sizes.last()
     bounds = [f"min={least[0]}"] if least and least[0] else []
     bounds += [f"max={most}"] if most is not None else []

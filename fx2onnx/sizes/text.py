@@ -41,7 +41,7 @@ _NO_NUMBER = (ArithmeticError, ValueError, TypeError)
 
 
 UNBACKED = re.compile(r"u(0|[1-9][0-9]*)")
-"""How a number that only data decides is written; no size has such a name."""
+"""The text of a data-dependent number; no size has such a name."""
 
 
 def named(name: str) -> Dim:

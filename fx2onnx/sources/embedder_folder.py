@@ -78,7 +78,8 @@ def modalities(folder: Path) -> list[str]:
 
 
 def onnx_path(folder: Path, target: Path, modality: str) -> Path:
-    """Where the ONNX file lies in ``target``: the first modality's where the package's own ONNX backend looks."""
+    """The path of the ONNX file in ``target``: the first modality's is the one that the package's own ONNX backend
+    reads."""
     file = "model.onnx" if modality == modalities(folder)[0] else f"model_{modality}.onnx"
     return target / _transformer_folder(folder).relative_to(folder) / "onnx" / file
 

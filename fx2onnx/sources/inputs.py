@@ -10,7 +10,8 @@ from fx2onnx.sources.registry import FOLDERS, is_file, prefixes, with_kind
 from fx2onnx.sources.source import WEIGHT_WORDS
 
 _EXPORTED = (".onnx", ".data")
-"""What lies in a checkpoint's folder and is none of its files: exports by reference, which are made anew there."""
+"""The suffixes of files in a checkpoint's folder that are none of its own: exports by reference, which are made anew
+there."""
 
 
 def input_files(spec: str, weights: str | None = None) -> list[Path]:

@@ -43,7 +43,7 @@ class SourceKind:
     options: frozenset[str] = frozenset({"batch"})
     example: str = ""
     loads_weights: bool = False
-    """Whether ``build`` itself heeds ``Options.weights`` and ``Options.dtype``."""
+    """True if ``build`` itself heeds ``Options.weights`` and ``Options.dtype``."""
 
 
 _TEXT_AND_IMAGE = frozenset({"batch", "seq", "image_size"})
@@ -144,7 +144,7 @@ FOLDERS: dict[str, tuple[str, Callable[[Path], bool]]] = {
 }
 """By kind, what a folder of it holds, and whether one does: the first that fits is meant where the folder alone is given."""
 SAVED = (".pt2", ".pt", ".pth", ".ts", ".jit", ".torchscript")
-"""How names of files end that are a source without ``file:``."""
+"""The suffixes of files that are a source without ``file:``."""
 
 
 def prefixes() -> list[str]:

@@ -33,7 +33,7 @@ _OUTPUT_OF_TASK = {
     "fill-mask": "logits",
     "sequence-classification": "logits",
 }
-"""How optimum, and so the package's own ONNX backend, calls what the transformer returns."""
+"""The name of the transformer's output in optimum, and so in the package's own ONNX backend, by task."""
 
 _TEXT = ("input_ids", "attention_mask", "decoder_input_ids")
 _TOKEN_TYPES = InputFactory(

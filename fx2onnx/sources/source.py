@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fx2onnx.sizes.expr import Scalar
 
 AxisName: TypeAlias = "str | Scalar"
-"""Of a dynamic axis: the name of its size, or an expression of such."""
+"""The size of a dynamic axis: its name, or an expression of names."""
 DynamicShapes: TypeAlias = Mapping[str, Mapping[int, AxisName]]
 
 # A sample batch of 1 would be taken for a constant where a size of 1 broadcasts; 2 is the smallest honest one.
@@ -24,7 +24,7 @@ DEFAULT_BATCH = 2
 DEFAULT_SEQ = 16
 
 WEIGHT_WORDS = ("random", "reference", "none")
-"""What ``weights`` may be beside a path."""
+"""The values that ``weights`` may have beside a path."""
 
 
 @public_methods

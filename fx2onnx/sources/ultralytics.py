@@ -33,7 +33,7 @@ _SCALE = re.compile(r"(yoloe?-?v?\d+)[nslmx]")
 _QUIET = {"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_VERBOSE": "false"}
 """Settings that ultralytics reads when it is imported: no request to find out about the network, no packages installed, no log."""
 _KEPT = ("dynamic", "shape", "anchors", "strides")
-"""What a head remembers of its last images; it is computed for each size here."""
+"""Attributes in which a head remembers its last images; they are computed for each size here."""
 _SIZE = 640
 _RANDOM_SIZE = 128
 """Height and width on which the statistics of random weights are measured."""

@@ -27,7 +27,7 @@ SAFETENSORS, TORCH_SAVE = "model.safetensors", "pytorch_model.bin"
 OF_DIFFUSERS = ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.bin")
 INDEX = ".index.json"
 _READ = ("*.safetensors", "*.index.json", "*.bin", "*.pt")
-"""What a loader may open."""
+"""Patterns of the files that a loader may open."""
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -166,7 +166,8 @@ def _map_safetensors(path: Path) -> Checkpoint:
 
 
 def _starts(path: Path) -> dict[str, int]:
-    """Where in the file each tensor begins, by the header. Raises ValueError and whatever else damaged JSON leads to."""
+    """The offset of each tensor in the file, by the header. Raises ValueError and whatever else damaged JSON leads
+    to."""
     with path.open("rb") as stream:
         (header_bytes,) = struct.unpack("<Q", stream.read(8))
         if header_bytes > min(_HEADER_BYTES, path.stat().st_size - 8):

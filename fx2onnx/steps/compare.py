@@ -95,9 +95,9 @@ class Sample:
     wanted: list[Any] | None
     """None where it is only to be seen that the file runs."""
     exact: list[Any] | None = None
-    """What the old file's float64 twin makes of them, once that is asked for; empty where it makes nothing."""
+    """The outputs of the old file's float64 twin, once they are needed; empty where it gives none."""
     moved: list[list[Any]] | None = None
-    """What the old file makes of inputs that move by rounding, once that is asked for."""
+    """The outputs of the old file on inputs that move by rounding, once they are needed."""
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ class Sample:
 
 RunOn: TypeAlias = Callable[[Run, Sample], Sequence[Any]]
 Judge: TypeAlias = Callable[[str, int, Any, Any, Sample], Judged]
-"""Of an output's name and place, what it is, what it should be, and the sample."""
+"""A comparison of an output: its name and index, its value, the wanted value, and the sample."""
 
 
 class Original:

@@ -54,13 +54,13 @@ class Wanted:
 
     measurable: Measurable
     target: Target
-    """What codes and 16 bits are chosen for."""
+    """The target for which codes and 16 bits are chosen."""
     fitted_to: Target | None
-    """What the model is made to run on; None: it stays as it is."""
+    """The target on which the model has to run; None: it stays as it is."""
     refuses_left: bool
-    """Whether a node that ``fitted_to`` cannot run is an error."""
+    """True if a node that ``fitted_to`` cannot run is an error."""
     refuses_narrower: bool
-    """Whether a node in float64 that it has in float32 alone is one."""
+    """True if a node in float64 that ``fitted_to`` runs in float32 alone is an error."""
     quantize: Quantize | None = None
     precision: Precision | None = None
 
@@ -70,16 +70,16 @@ class Notes:
     """The notes of a step on its edits."""
 
     notes: list[str] = field(default_factory=list)
-    """What was done that was asked for, in sentences."""
+    """Sentences on the requested steps that were done."""
     warnings: list[str] = field(default_factory=list)
     quantized: Quantized | None = None
     places: list[WeightPlace] = field(default_factory=list)
-    """Where quantised weights stood, with their numbers."""
+    """The places of quantized weights, with their numbers."""
     precision: Lowered | None = None
     casts: dict[str, int] = field(default_factory=dict)
     """``bfloat16 MatMul in float`` -> number of nodes between casts, since the target has no kernel."""
     forms: dict[str, int] = field(default_factory=dict)
-    """What else was done for the target: how many of each."""
+    """Other changes for the target, and the number of each."""
 
 
 Step: TypeAlias = Callable[[ir.Model, Wanted], Notes | None]

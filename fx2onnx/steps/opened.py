@@ -45,7 +45,7 @@ class Opened:
     """Types of values that are maps, by name: onnx_ir has none."""
 
     dense: list[str] = field(default_factory=list)
-    """What the last message that was written says of sparse weights that it has dense."""
+    """Sentences of the last message that was written on sparse weights that it has dense."""
 
     literals: dict[int, tuple[ir.TensorProtocol, ir.TensorProtocol]] = field(default_factory=dict)
     """Small weights as they were read, and as the file has them: packed numbers take less room than bytes."""

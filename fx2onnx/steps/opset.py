@@ -1,5 +1,5 @@
-"""Another opset: node by node, one opset after the other, by the table of changes; what an older opset lacks, by ONNX's own
-definition of the operator in others.
+"""The change to another opset: node by node, one opset after the other, by the table of changes. An operator that an
+older opset lacks is written as ONNX's own definition of it in others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Edit:
         return known_sizes(self.input(index))
 
     def rank(self) -> int:
-        """How many axes the first input has. Raises NoForm."""
+        """The number of axes of the first input. Raises NoForm."""
         value = self.input(0)
         if value is None or value.shape is None:
             raise NoForm("the rank of its input is not known")

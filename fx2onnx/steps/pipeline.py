@@ -48,7 +48,7 @@ MOST_LEFT_OUT = 8
 """Rewrites that are left out one after the other; then the file is written without any."""
 
 STAGED_NAME = "optimized.onnx"
-"""Of a file that is compared before it has its own."""
+"""The name of a file that is compared before it has its own."""
 
 MOST_INSIDE_BYTES = 2**31 - 2**26
 """Weights beyond this go to a file of their own, whatever the input has: a protobuf message holds less than 2 GiB."""

@@ -30,7 +30,7 @@ from fx2onnx.targets.form import Target
 
 @dataclass
 class Size:
-    """How large a file is."""
+    """The size of a file."""
 
     nodes: int
     weights: int
@@ -71,7 +71,7 @@ class OptimizeResult(Shown):
     after: Size
     opset: int
     edits: dict[str, int]
-    """Of each rewrite and pass, how many."""
+    """The number of edits by each rewrite and pass."""
     refusals: dict[str, dict[str, int]] = field(default_factory=dict)
     """With ``explain``: of each rewrite, why it was not applied, counted."""
     left_out: list[LeftOut] = field(default_factory=list)

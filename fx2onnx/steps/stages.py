@@ -47,13 +47,13 @@ FOLD_VALUE_BYTES = 64 << 20
 """Results larger than this are not computed, even where the weights that they are made of go."""
 
 GROWTH_BYTES = 64 << 10
-"""How much results of constants may add to the file; where it gets larger than it was, nothing may."""
+"""The bytes that results of constants may add to the file; if it would get larger than it was, nothing may."""
 
 BRANCHES = Pass("fold_branches", fold_branches)
 WEIGHTS = Pass("merge_equal_weights", merge_equal_weights)
 EXACT = (FixedTarget(), DropZeroState(), SwapWhere(), PlainCast())
 ROUNDED = (FoldConvAffine(), DropZeroTerm(), FuseBareLayerNorm())
-"""What other exporters write: rewritten to the same numbers, and to the same up to rounding."""
+"""Rewrites of what other exporters write that give the same numbers up to rounding."""
 FUSED = tuple(PickEarly(may_grow=False) if isinstance(each, PickEarly) else each for each in FUSE)
 """A file gets no more nodes."""
 MERGED = (FOLD, EQUAL, DEAD, WEIGHTS, EQUAL)
@@ -72,7 +72,7 @@ LEVELS: dict[int, tuple[Stage, ...]] = {
 
 @dataclass(frozen=True)
 class Limit:
-    """Where to stop: after so many whole steps, and, in the next one, after so many edits."""
+    """The point at which to stop: after so many whole steps, and, in the next one, after so many edits."""
 
     steps: int
     edits: int = 0

@@ -41,7 +41,7 @@ class NodePattern:
     domain: str = ""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[Any, ...] = ()
-    """Of each: None (anything), a dtype, ``{"equals": numbers}``, or a NodePattern."""
+    """The pattern of each input: None (anything), a dtype, ``{"equals": numbers}``, or a NodePattern."""
 
     def fits(self, node: ir.Node) -> bool:
         """Return whether the node looks so, and those that it reads."""

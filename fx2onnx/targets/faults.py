@@ -34,14 +34,14 @@ class Fault:
     """The newest release that has it: the newest one tried where it is still there."""
     what: str
     instead: str
-    """What has to be changed; of those with ``mend`` it is what that does."""
+    """The change that avoids the fault; with ``mend``, the change that it makes."""
     has: Callable[[ir.Node], bool]
-    """Whether a node is the one that meets the fault."""
+    """Returns True for a node that meets the fault."""
     op_types: frozenset[str]
     """The operators that such a node may have."""
     mend: Callable[[ir.Node], None] | None = None
     in_float32: bool = False
-    """Whether the node is to be computed in float32, between casts (``fit``), before others are mended."""
+    """True if the node is to be computed in float32, between casts (``fit``), before others are changed."""
     ends_process: bool = False
     forms: Mapping[str, Form] = field(default_factory=dict)
     """Other nodes for such a node, by its operator (``fit``)."""
@@ -182,7 +182,7 @@ _SPREAD: dict[str, Callable[[Callable[[str, float], float]], bool]] = {
     **dict.fromkeys(("RandomNormal", "RandomNormalLike"), lambda given: given("scale", 1.0) > 0),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), lambda given: given("low", 0.0) <= given("high", 1.0)),
 }
-"""Whether a distribution has a width, by its attributes."""
+"""By operator, a test of its attributes that is true if the distribution has a width."""
 
 
 def _has_no_spread(node: ir.Node) -> bool:
@@ -217,7 +217,7 @@ def _is_read(node: ir.Node, place: int) -> bool:
 
 
 def _zeros_beside(pool: ir.Node) -> list[int] | None:
-    """How many zeros a Pad puts before and behind each axis that the pool goes over; None where no such Pad is read."""
+    """The number of zeros that a Pad puts before and behind each axis of the pool; None where no such Pad is read."""
     pad = _made_by(_input(pool, 0), "Pad")
     if pad is None or _text(pad, "mode") not in ("", "constant") or use_count(pad.outputs[0]) != 1:
         return None

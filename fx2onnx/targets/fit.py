@@ -28,7 +28,8 @@ WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     D.UINT8: (D.INT32, D.INT64), D.INT16: (D.INT32, D.INT64), D.UINT16: (D.INT32, D.INT64),
     D.BOOL: (D.UINT8, D.INT32, D.INT64), D.UINT32: (D.INT64,), D.INT32: (D.INT64,),
 }  # fmt: skip
-"""What a node may compute in instead, first choice first. float64 would lose digits: such nodes are refused."""
+"""The dtypes in which a node may compute instead, first choice first. float64 would lose digits: such nodes are
+refused."""
 
 EXACT_THERE_AND_BACK = {D.FLOAT: frozenset({D.DOUBLE})}
 """Casts from the first to one of the second and back again change nothing."""

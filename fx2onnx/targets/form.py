@@ -44,13 +44,13 @@ class Target:
     source: str = ""
     date: str = ""
     is_tried: bool = True
-    """Whether the table was measured; otherwise it is what the runtime's documentation says."""
+    """True if the table was measured; otherwise it is what the runtime's documentation says."""
     casts: Mapping[str, str] = field(default_factory=dict)
     """dtypes that the runtime widens by itself where it has no kernel for them: ``{"float16": "float"}``."""
     from_opset: int = 1
-    """Of older opsets nothing is known."""
+    """The oldest opset of which something is known."""
     needs_static: bool = False
-    """Whether every size has to be known before a run."""
+    """True if every size has to be known before a run."""
     rows: Mapping[str, Any] | None = None
     """The table: ``domain::operator`` -> kernels as they are in the file. None: nothing is known."""
     bodies: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ _RELEASE = re.compile(r"\d+(\.\d+)*")
 
 
 def problem_of(table: Any) -> str:
-    """Why a table that somebody else wrote is none; empty where it is one."""
+    """The reason why a table that somebody else wrote is not valid; empty where it is."""
     if not isinstance(table, dict):
         return "its table is no JSON object"
     for key, kind in (("source", str), ("date", str), ("releases", dict), ("kernels", dict)):

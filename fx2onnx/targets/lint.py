@@ -29,7 +29,7 @@ from fx2onnx.targets.match import (
 )
 
 RULES = ("opset", "ir_version", "domain", "operator", "version", "dtype", "attribute", "size", "fault")
-"""What a finding is about."""
+"""The subjects of findings."""
 
 
 @public_methods
@@ -41,7 +41,7 @@ class Finding:
     """One of ``RULES``."""
     problem: str
     instead: str
-    """What would mend it."""
+    """The change that would fix it."""
     op_type: str = ""
     node: str = ""
     module: str = ""

@@ -1,4 +1,4 @@
-"""How torch is set up while this thread captures a module."""
+"""The settings of torch while this thread captures a module."""
 
 from __future__ import annotations
 

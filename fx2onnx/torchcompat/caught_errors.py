@@ -1,4 +1,5 @@
-"""Where forward catches errors: the statements around a call, read from bytecode and source, and errors that the numbers of operands raise."""
+"""Errors that forward catches: the statements around a call, read from bytecode and source, and errors that the numbers
+of operands raise."""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ _MANY = 10_000
 
 
 class _ModesOfThread(threading.local, torch._ops._ModeStackStateForPreDispatch):
-    """Which modes are on the PreDispatch key: torch has one note of it for all threads, though the key is each one's own, so
-    that another that calls ``torch.export`` would see what this one captures.
+    """The modes on the PreDispatch key in each thread: torch has one note of it for all threads, though the key is each
+    one's own, so that another that calls ``torch.export`` would see what this one captures. It stays for the life of
+    the process: taken out, it would lose the note of a thread that is in ``torch.export`` just then.
 
     It stays for the life of the process: taken out, it would lose the note of a thread that is in ``torch.export`` just then.
     """

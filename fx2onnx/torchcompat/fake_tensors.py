@@ -71,9 +71,9 @@ class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
     def __init__(self) -> None:
         super().__init__()
         self._held: dict[int, torch.Tensor] = {}
+        """The module's tensors without data, by id."""
         self.released: list[weakref.ReferenceType[torch.Tensor]] = []
         """The tensors of runs that are over, which are gone unless somebody keeps them."""
-        """The module's tensors without data, by id."""
         self._devices: dict[int, torch.device] = {}
         """Devices of tensors that are not on the CPU, by id."""
         self._metas: dict[int, torch.Tensor] = {}
@@ -82,11 +82,11 @@ class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
         """
         self._prototypes: dict[torch.device, dict[str, object]] = {}
         self.computes = False
-        """Whether torch computes the type of a result: the tensors are ``FakeTensor``."""
+        """True if torch computes the type of a result: the tensors are ``FakeTensor``."""
         self.slices: Callable[..., object] | None = None
         """Makes slices inside of operators of which torch does not know how long they are."""
         self.runs_operator = False
-        """Whether an operator is run for the type of its result, with what it consists of: nobody else asks."""
+        """True while an operator runs for the type of its result: its questions to tensors are torch's own, not Python's."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether the tensor is one without data, of this mode."""

@@ -32,7 +32,8 @@ _ANSWERING_FILES = {
 """Files of torch that make functions of sizes by the hundred, and register none as answering."""
 USER, ENTRANCE, OTHER = "user", "entrance", ""
 _kinds: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
-"""Whose code it is, by the id of the code, which is kept: the code of equal functions in two files is equal, and its hash takes long."""
+"""The owner of a code object, by the object's id; the object is kept. Code of equal functions in two files is equal,
+and its hash takes long."""
 _locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(20_000)
 """Locations by the id of the code and the line."""
 

@@ -37,7 +37,7 @@ class CompilerStop:
     def __init__(self, lock: Lock) -> None:
         self._lock, self._thread = lock, threading.get_ident()
         self.was_met = False
-        """Whether an import was stopped. A module that catches every exception may have gone on another way."""
+        """True if an import was stopped. A module that catches every exception may have gone on another way."""
 
     def put(self) -> None:
         """Until ``Changes`` end, an import of ``COMPILER`` in this thread raises ImportNeeded. Where there are other threads, which

@@ -51,7 +51,7 @@ class Head:
     operands: Sequence[tuple[ast.expr, bool]]
     """The parts of the test in order, each with the answer that is for staying in the loop."""
     tree: Tree
-    """How the parts are joined: Python stays where this holds."""
+    """The combination of the parts: Python stays in the loop where it holds."""
 
 
 def head_at(frame: FrameType) -> tuple[Head, int] | None:
@@ -92,7 +92,7 @@ class Exit:
     does_more: bool
     """True if Python does more there than to go on behind the loop."""
     returns: bool
-    """Whether Python leaves the function."""
+    """True if Python leaves the function."""
 
 
 @lru_cache(maxsize=256)

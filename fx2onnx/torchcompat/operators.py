@@ -30,7 +30,7 @@ CUSTOM_FUNCTION = torch._functorch.autograd_function.custom_function_call
 """An ``autograd.Function`` within ``torch.vmap`` or ``torch.func.grad``."""
 
 mkldnn_is_enabled: Callable[[], bool] = torch._C._get_mkldnn_enabled
-"""Whether oneDNN's kernels are used, which give other strides."""
+"""Returns True if oneDNN's kernels are used, which give other strides."""
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,5 @@
-"""Where in a statement the user's code is, read from its source or bytecode: at a test, at the head of a loop, in a cached call."""
+"""The place of the user's code in a statement, read from its source or bytecode: at a test, at the head of a loop, in a
+cached call."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ AUTOCAST = {
 
 
 def transforms() -> int:
-    """How many of ``torch.vmap``, ``torch.func.grad`` and the like are running."""
+    """The number of ``torch.vmap``, ``torch.func.grad`` and the like that are running."""
     return int(_functorch.get_dynamic_layer_stack_depth())
 
 
@@ -153,14 +153,14 @@ PARTS = (
     Part("operators' modes", dispatch_modes, set_dispatch_modes),
     Part("dispatch keys, autocast", dispatch_keys, set_dispatch_keys),
 )
-"""What each thread has of its own."""
+"""The state that each thread has of its own."""
 
 NOTES = Part("modes that are on", mode_notes, set_mode_notes)
-"""What all threads have together: put back where this is the only one."""
+"""The state that all threads share: restored if this is the only thread."""
 
 
 def keep_modes() -> None:
-    """When ``Changes`` end, this thread's modes are as now."""
+    """Let this thread's modes be as they are now when ``Changes`` end."""
     parts = (*PARTS, NOTES) if threading.active_count() == 1 else PARTS
     before_change(partial(_put_back, parts, [part.get() for part in parts]))
 

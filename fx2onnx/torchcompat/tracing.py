@@ -113,4 +113,4 @@ _QUESTIONS = tuple(
     CodePatch(function, lambda original: lambda: True, _TRACED)
     for function in found("fx._symbolic_trace.is_fx_tracing", "fx._symbolic_trace.is_fx_symbolic_tracing")
 )
-"""Whether a trace is running; torch has a variable of the process for it."""
+"""Patches of the functions that say whether a trace is running; torch has a variable of the process for it."""

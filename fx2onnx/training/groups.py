@@ -1,4 +1,4 @@
-"""Which parameter is updated by which rule: the groups of an optimizer, with the names of their learning rates."""
+"""Parameter groups of an optimizer: the update rule of each parameter, and the names of the groups' learning rates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ParameterGroup:
     rate_name: str
     learning_rate: float
     is_known: bool = True
-    """Whether the rule is one of ours, which does nothing but compute."""
+    """True if the rule is one of ours, which does nothing but compute."""
 
     def first_state(self, parameter: torch.Tensor) -> State:
         """The state of a parameter before the first step."""

@@ -45,8 +45,8 @@ def run_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def decided_by_python() -> Iterator[None]:
-    """Where gradients are on, ``torch.cond`` of this thread is Python's ``if``, of which both branches are captured, each with
-    its gradients. A nested graph has none.
+    """Let ``torch.cond`` of this thread be Python's ``if`` where gradients are on: both branches are captured, each
+    with its gradients. A nested graph has none.
     """
     thread, plain = get_ident(), torch.cond
 

@@ -21,7 +21,7 @@ Group: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Moment:
-    """When a step is taken: the learning rate, and how many steps were taken before (both float64 scalars)."""
+    """The moment of a step: the learning rate, and the number of steps before (both float64 scalars)."""
 
     learning_rate: torch.Tensor
     step: torch.Tensor
@@ -60,7 +60,8 @@ class UpdateRule:
     learning_rate: float = 1e-3
     uses_step: bool = True
     is_by_element: ClassVar[bool] = True
-    """Whether nothing is asked of a parameter as a whole: several parameters in one tensor are updated alike."""
+    """True if the rule uses no property of a parameter as a whole: several parameters in one tensor are updated
+    alike."""
 
     def first_state(self, parameter: torch.Tensor) -> State:
         """The state before the first step."""

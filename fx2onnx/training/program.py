@@ -41,7 +41,7 @@ DROPOUTS = (
     *(torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout, torch.nn.RReLU),
 )
 OWN = "module."
-"""How the names of what is the user's own begin in the captured program."""
+"""The prefix of the user's own names in the captured program."""
 
 
 class GraphKind(Enum):

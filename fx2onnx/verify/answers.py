@@ -1,4 +1,4 @@
-"""How far a model's answers move on the user's own inputs: ``verify(..., data=, metric=)``."""
+"""The distance of a model's answers on the user's own inputs: ``verify(..., data=, metric=)``."""
 
 from __future__ import annotations
 

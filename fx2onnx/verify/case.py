@@ -41,11 +41,11 @@ class Case:
     runs: dict[str, Run]
     random: RandomNodes | None
     seconds: dict[str, float] = field(default_factory=dict)
-    """What a run on the sample took of processor time: of eager PyTorch, and of each engine. Only ``longest`` hangs on it."""
+    """The processor time of a run on the sample, for eager PyTorch and each engine. Only ``longest`` depends on it."""
     budget: WorkBudget = field(default_factory=WorkBudget)
-    """What all runs may cost, and have."""
+    """The budget of all runs, and what they have cost."""
     finite: list[bool] = field(default_factory=list)
-    """Whether each output of the sample has finite numbers alone."""
+    """For each output of the sample, True if all its numbers are finite."""
     says_nothing: frozenset[str] = frozenset()
     """Kinds of floats that are not tried."""
     random_outputs: set[int] = field(default_factory=set)
@@ -55,7 +55,7 @@ class Case:
     timeouts: int = 0
     """Runs of eager PyTorch that were ended."""
     refuses_sizes: bool = False
-    """Whether eager PyTorch fails at other sizes."""
+    """True if eager PyTorch fails at other sizes."""
 
     def longest(self, name: str, *, on_sample: bool) -> float:
         """Seconds after which a run of eager PyTorch or an engine is ended."""

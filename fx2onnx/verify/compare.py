@@ -271,7 +271,7 @@ def _other(
 def _unlike_the_sample(
     case: Case, sample: Sample, tensors: Sequence[torch.Tensor], expected: Sequence[Array], draws: Sequence[Draw]
 ) -> str:
-    """Why what eager PyTorch gives says nothing of the file; empty where it does."""
+    """The reason why the results of eager PyTorch say nothing of the file; empty where they do."""
     was_finite = case.finite if len(expected) == len(case.finite) and sample.values not in WITHOUT_NUMBERS else ()
     if any(was and not is_finite(want) for was, want in zip(was_finite, expected, strict=False)):
         return "eager PyTorch itself gives NaN or infinity"

@@ -16,7 +16,8 @@ from fx2onnx.torchcompat.pytrees import pytree
 
 
 def _multiplied(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """How large the numbers are that the operator multiplies by a share between nothing and one, which is off by units of one."""
+    """The magnitude of the numbers that the operator multiplies by a share between 0 and 1, which is off by units of
+    1."""
     value = args[0]
     if func._schema.name.endswith("::glu"):
         value = value.chunk(2, axis_of(func, args, kwargs))[0]

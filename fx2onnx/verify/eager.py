@@ -40,9 +40,9 @@ class Eager:
     root: torch.nn.Module
     arguments: Arguments
     codes: ExactCodes | None = None
-    """Of a module with products of codes."""
+    """The exact codes of a module with products of codes."""
     on_device: bool = False
-    """Whether it runs where the sample lies, not on the CPU."""
+    """True if it runs on the device of the sample, not on the CPU."""
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
         """forward's tensors, flat, as arrays."""
@@ -85,7 +85,7 @@ def _replayed(draws: Sequence[Draw]) -> contextlib.AbstractContextManager[Any]:
 
 _TAKE_GRADIENTS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 _NO_HISTORY = "does not require grad and does not have a grad_fn"
-"""What ``torch.autograd.grad`` says where gradients are off."""
+"""The error of ``torch.autograd.grad`` where gradients are off."""
 
 
 def takes_gradients(root: torch.nn.Module) -> bool:

@@ -23,7 +23,7 @@ _READS = (torch.ops.aten._local_scalar_dense.default,)
 _MAKE_AS_MANY = (torch.ops.aten.repeat_interleave.Tensor, torch.ops.aten.bincount.default)
 """Operators that make as many numbers as an integer says."""
 _MOST = 1 << 16
-"""Of so many integers it is looked whether they are those of an input."""
+"""The largest number of integers that are compared with those of an input."""
 _OPERANDS = frozenset({"self", "other", "input"})
 
 
@@ -99,7 +99,7 @@ _COUNTS: dict[str, tuple[int, ...]] = {
 """Operands that say how often a body runs, or how many numbers there will be."""
 _LARGEST = 1 << 20
 _MOST_NUMBERS = 8
-"""Of a constant with more nothing is a bound."""
+"""The largest number of elements of a constant that counts as bounds."""
 _ROOM: dict[int, int] = {
     **dict.fromkeys((TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE), 64),
     **dict.fromkeys((TensorProto.INT32, TensorProto.UINT32, TensorProto.FLOAT), 32),
@@ -110,8 +110,8 @@ _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16,
 _WHOLE = frozenset(_ROOM) - _FLOATS
 
 _SIZE, _WHOLE_INPUT, _OTHER, _RAW = 1, 2, 4, 8
-"""What a value is computed of: sizes, integers of inputs, anything else; and whether it has integers of inputs as they are.
-Constants are of nothing."""
+"""Bits for the operands of a value: sizes, integers of inputs, anything else; and that it has integers of inputs as
+they are. Constants have none."""
 
 
 @dataclass(slots=True)

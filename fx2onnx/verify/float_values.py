@@ -45,7 +45,8 @@ _MASKING = (
     "_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_fused_attention_overrideable",
 )  # fmt: skip
 _MASKING_IN_ONE = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
-"""What the layers run where nothing is differentiated: a row whose keys are all masked is NaN there, and zero elsewhere."""
+"""The operators that the layers run without gradients: a row whose keys are all masked is NaN there, and zero
+elsewhere."""
 SAYS_NOTHING = {
     **dict.fromkeys((*_UNSPOKEN_OF, *_TO_CODES, *_MASKING), SPOILING),
     **dict.fromkeys(_MASKING_IN_ONE, WITHOUT_NUMBERS),
@@ -78,7 +79,7 @@ _FEW = 16
 
 
 class Spread(Protocol):
-    """How the sample's numbers are spread."""
+    """The spread of the sample's numbers."""
 
     @property
     def mean(self) -> float: ...

@@ -47,7 +47,7 @@ class Interface:
     """The named dims of each input."""
     outputs: list[str]
     declared: dict[str, Declared]
-    """Of the outputs."""
+    """The declared types of the outputs."""
     conditions: list[SizeCondition]
     baked: tuple[str, ...]
     state: Mapping[str, str]
@@ -55,19 +55,20 @@ class Interface:
     narrowed: str
     """A note of what computes with fewer digits than the module's numbers have; empty where nothing does."""
     grain: Grain = MODULES_OWN
-    """How far apart the numbers are that the file computes with, where that is not as in the module (docs/precision.md)."""
+    """The distance between the numbers with which the file computes, if it is not as in the module
+    (docs/precision.md)."""
     dtypes: Mapping[str, Any] = field(default_factory=dict)
-    """Of the inputs, as NumPy has them."""
+    """NumPy's dtypes of the inputs."""
     is_half: bool = False
-    """Whether values are in float16, which ends at 65504, or the file computes in 16 bits where the module does not."""
+    """True if values are in float16, which ends at 65504, or the file computes in 16 bits where the module does not."""
     is_recurrent: bool = False
-    """Whether it has one of ONNX's recurrent operators."""
+    """True if the file has one of ONNX's recurrent operators."""
     is_narrow: bool = False
-    """Whether the file computes in float16 where the module does not."""
+    """True if the file computes in float16 where the module does not."""
     says_nothing: frozenset[str] = frozenset()
     """Kinds of floats that show nothing of such a file (float_values.py)."""
     bounds: FileBounds = field(default_factory=FileBounds)
-    """What may make it give something else far from the sample."""
+    """The numbers of the file beyond which its results may change their kind."""
 
     @property
     def by_any_engine(self) -> frozenset[str]:
@@ -111,7 +112,7 @@ class Interface:
 
 
 def grain_of(metadata: Mapping[str, str]) -> Grain:
-    """How far apart the numbers are that a file with such metadata computes with."""
+    """The distance between the numbers with which a file of this metadata computes."""
     word = word_in(metadata)
     return Grain(EPSILONS.get(word, 0.0), LEAST_NORMAL.get(word, 0.0))
 

@@ -23,7 +23,7 @@ _PLACES: dict[str, tuple[int, ...]] = {
     "smooth_l1_loss": (3,),
     "searchsorted": (0,),
 }
-"""Which arguments of an operator are such numbers."""
+"""The places of the arguments of an operator that are such numbers."""
 _SLICE = torch.ops.aten.slice.Tensor
 _SHIFTS = frozenset({"sub", "add", "rsub"})
 """Operators whose number is one that the module compares with, where the result is compared with zero."""
@@ -45,7 +45,7 @@ _SPECIAL: dict[str, tuple[float, ...]] = {
     "nan_to_num": (math.nan, *_INFINITIES),
     **dict.fromkeys(("copysign", "signbit", "atan2"), (-0.0, 0.0)),
 }
-"""What an operator looks for that is no number, or has a sign that no comparison tells."""
+"""The values that an operator looks for and that are no numbers, or have a sign that no comparison tells."""
 MOST = 64
 """Marks of a module, and numbers of a table of them."""
 _LARGEST = 2.0**20
@@ -63,7 +63,7 @@ class Marks:
     lengths: tuple[int, ...] = ()
     """The last places of what the module takes the begin of, such as of a table of positions."""
     is_wide: bool = False
-    """Whether a file turns integers into what has less room for them than the module does."""
+    """True if a file turns integers into a dtype with less room for them than the module's."""
 
 
 NONE = Marks()

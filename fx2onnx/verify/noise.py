@@ -33,7 +33,7 @@ from fx2onnx.verify.unordered import chooses_without_order
 from fx2onnx.verify.work import work_of
 
 _KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_like": "Normal"}
-"""Which random node an ATen operator becomes as it is."""
+"""The random node that an ATen operator becomes as it is."""
 _INPUT = "fx2onnx.draw.{}"
 
 MOST_PICKS = 200
@@ -60,7 +60,7 @@ _PICKS: dict[Any, Callable[..., tuple[int, Any]]] = {
         lambda table, axis, places, *_: (table.shape[axis] if table.dim() else 1, places),
     ),
 }
-"""Of an operator that takes rows of a table, how many there are, and which are taken."""
+"""For an operator that takes rows of a table, a function that gives the number of rows and the taken ones."""
 
 _BAGS = (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 
@@ -70,7 +70,7 @@ _BOUNDARIES = {
     aten.searchsorted.Tensor: 0,
     aten.searchsorted.Scalar: 0,
 }
-"""Which argument has to be sorted."""
+"""The place of the argument that has to be sorted."""
 
 REDRAWS = 4
 """Times that a module's draws are changed before an output counts as one that they do not reach."""
@@ -83,7 +83,7 @@ class Draw:
     name: str
     value: torch.Tensor
     fed: torch.Tensor
-    """What the random node of the file would have to give."""
+    """The numbers that the random node of the file would have to give."""
 
 
 class Outgrown(BaseException):
@@ -109,17 +109,17 @@ class Recording(EagerMode):
         self.picks: list[tuple[torch.Tensor, int, int]] = []
         """Integers, and the least and the largest that pick a row."""
         self.has_codes = False
-        """Whether it has seen products of codes."""
+        """True if the run had products of codes."""
         self.has_placeholders = False
         """True if ``torch.onnx.ops.symbolic`` was called, which gives zeros."""
         self.says_nothing: frozenset[str] = frozenset()
         """Kinds of floats that show nothing here (float_values.py)."""
         self.has_no_order = False
-        """Whether an operator has chosen among NaN or infinities."""
+        """True if an operator has chosen among NaN or infinities."""
         self.marking = Marking()
         self.turned = Turned()
         self.work = 0.0
-        """What the run costs (work.py)."""
+        """The cost of the run (work.py)."""
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in _BAGS:
@@ -232,8 +232,8 @@ class Redrawing(EagerMode):
 def drawn_outputs(
     run: Callable[[int], list[Array]], expected: Sequence[Array], asked: frozenset[int]
 ) -> frozenset[int]:
-    """Which of the outputs that are ``asked`` for depend on what the module draws: all of them, where forward fails on
-    other draws.
+    """The outputs among those ``asked`` for that depend on the module's random numbers: all of them, where forward
+    fails on others.
     """
     moved: set[int] = set()
     if not asked:

@@ -36,11 +36,11 @@ HABIT = "{} gives others than eager PyTorch on {}, and another engine does not: 
 FROM_ONE_ON = "{}: of {} {}, as eager PyTorch does: the sizes that a file declares hold where no size is 0"
 """A note of the verdict."""
 CUT_SHORT = "{}: to judge {} takes too long"
-"""Of what was left out."""
+"""A line for what was left out: a comparison that takes too long."""
 UNDEFINED = "{}: eager PyTorch gives something else each time for {}"
 """Likewise."""
 SINGULAR = "{}: a singular matrix decides what {} is"
-"""Of what was left out."""
+"""A line for what was left out: outputs that depend on a singular matrix."""
 WITHOUT_ORDER = (
     "{}: on {} the module chooses among NaN or equal infinities, or reads the sign of NaN: ONNX says nothing of either"
 )
@@ -74,11 +74,12 @@ class Outputs:
         self._open: Sequence[Array | bool] | None = None
         self._tried_order = not recording.has_no_order
         self.runs = 0
-        """What judging took in runs of eager PyTorch: one in float64, or rounding otherwise, counts twice."""
+        """The cost of the comparisons in runs of eager PyTorch: a run in float64, or with other rounding, counts
+        twice."""
         self._is_cut_short = False
-        """Whether a run was ended that should have judged."""
+        """True if a run for a comparison was ended early."""
         self._is_unsteady = False
-        """Whether eager PyTorch gives something else each time on these inputs."""
+        """True if eager PyTorch gives something else each time on these inputs."""
 
     def judge(self, results: Mapping[str, Sequence[Any]]) -> None:
         """A row for each output of each engine."""
@@ -325,8 +326,8 @@ class Outputs:
         )
 
     def _larger_units(self, moved: Sequence[Array]) -> float:
-        """How many times the units of the later stages eager PyTorch itself is off from float64, seen at the output that says
-        most of it; ``moved``: a run with the units of the first one.
+        """The factor by which eager PyTorch itself is off from float64 in units of the later stages, seen at the output
+        that says most of it; ``moved``: a run with the units of the first one.
         """
         if not moved or all(map(tolerance.is_exact, self._expected)):
             return 1.0

@@ -1,4 +1,4 @@
-"""How far eager PyTorch moves where its operators round otherwise.
+"""Runs of eager PyTorch whose operators round otherwise, and the distance of their results.
 
 An engine adds in another order and has other approximations of ``erf`` or ``exp``: each result is off by some units in the
 last place. Where a program chooses (``topk`` among nearly equal scores, ``argmax``, a comparison, ``round``), that decides
@@ -153,12 +153,13 @@ class Moved(EagerMode):
         self._near_one = _NEAR_ONE | _NEAR_ONE_IN_RECURRENT if is_recurrent else _NEAR_ONE
         self._transform_units = transform_units
         self.has_transforms = False
-        """Whether it has seen a Fourier transform: sums over a whole frame, of which some results are nearly nothing."""
+        """True if the run had a Fourier transform: sums over a whole frame, of which some results are nearly
+        nothing."""
         self.has_inner_codes = False
-        """Whether it has seen an operator that rounds to codes by the range of what it is given."""
+        """True if the run had an operator that rounds to codes by the range of its input."""
         self.has_singular = False
-        """Whether it has seen a singular matrix, of which a factor, an inverse or a solution is asked for. Looked at where nothing
-        moves."""
+        """True if the run had a singular matrix, of which a factor, an inverse or a solution is asked for. Looked at
+        where nothing moves."""
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         kwargs = kwargs or {}

@@ -182,7 +182,7 @@ def borders(allowed: SizeSet, sample: int) -> list[int]:
 
 
 LARGEST_GROWN = 2**20
-"""What an expression of sizes may come to where they are others: a file may name any."""
+"""The largest value of an expression of sizes at other sizes: a file may name any."""
 _AT_OTHER_SIZES = ("seed", "large", "ties", "small")
 """Kinds of values at sizes that are not the sample's, in turn."""
 _DRAWS_A_SEED = 1000
@@ -190,7 +190,7 @@ _DRAWS_A_SEED = 1000
 
 
 Rows = Sequence[tuple[int, int] | None]
-"""Of each argument, the least and the largest integer that picks a row of a table."""
+"""For each argument, the least and the largest integer that picks a row of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class Maker:
     sizes: Mapping[str, int]
     values: Sequence[Values]
     conditions: Sequence[SizeCondition] = ()
-    """Of sizes at which every axis has one: with ``n - 8`` positions, n is at least 9."""
+    """Conditions under which every axis has a size: with ``n - 8`` positions, n is at least 9."""
     rising: frozenset[int] = frozenset()
     """The places of arguments that are sorted along the last axis."""
 
@@ -261,7 +261,7 @@ class Maker:
         return [kind for kind in ENDS if kind in found]
 
     def numbers(self, sample: Sample) -> int:
-        """How many numbers its inputs have."""
+        """The number of elements of its inputs."""
         total = 0
         for original, axes in zip(self.originals, self.axes, strict=True):
             shape = list(original.shape)

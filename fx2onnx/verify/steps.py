@@ -123,7 +123,7 @@ class Use:
     reads: Sequence[str]
     makes: Sequence[str]
     is_of_sizes: bool = False
-    """Whether it gives only sizes of what it reads."""
+    """True if its outputs are only sizes of its inputs."""
 
 
 def places(

@@ -23,12 +23,12 @@ KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
 ``small``: 16 and 1/512 times that; 4 and 1/16 for a file in float16. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
 ENDS = ("masked", "hidden", "between", "marks", "signs", "wide", "special", *FLOAT_ENDS)
-"""What some inputs have beside that, the others are as for ``seed``. ``masked``: rows of which everything is masked, or all
-but one. ``hidden``: masks of which everything is. ``between``: any floats, where zeros and ones may be no mask (spikes, or the
-ones of an example). ``marks``: at, beside and far behind the numbers that the module compares
-with. ``signs``: integers below zero, and beyond the rows of a table, where eager PyTorch takes such. ``wide``: integers that
-neither 32 bits nor a float hold, where the file has those and the module does not. ``special``: NaN, infinities and zeros
-below zero, where the module looks for them; and those of ``float_values.py``."""
+"""Kinds of values for some inputs; the others are as for ``seed``. ``masked``: rows of which everything is masked, or
+all but one. ``hidden``: masks of which everything is. ``between``: any floats, where zeros and ones may be no mask
+(spikes, or the ones of an example). ``marks``: at, beside and far behind the numbers that the module compares with.
+``signs``: integers below zero, and beyond the rows of a table, where eager PyTorch takes such. ``wide``: integers that
+neither 32 bits nor a float hold, where the file has those and the module does not. ``special``: NaN, infinities and
+zeros below zero, where the module looks for them; and those of ``float_values.py``."""
 _MOST_WHOLE = 1 << 24
 """A mark is drawn where it times the numbers of its input is less: some modules make so many numbers of such an integer."""
 _WIDE = {torch.int64: (2**54, 2**33, 2**31, 0), torch.int32: (2**30, 2**25, 0)}
@@ -45,12 +45,13 @@ class Values:
     low: int = 0
     high: int = 0
     is_open: bool = False
-    """Whether nothing is known of the largest integer: eager PyTorch decides whether it takes larger ones."""
+    """True if nothing is known of the largest integer: eager PyTorch decides whether it takes larger ones."""
     mean: float = 0.0
     deviation: float = 1.0
     marks: Marks = NONE
     is_narrow: bool = False
-    """Whether the file computes in float16 where the module does not: floats of other sizes stay nearer to the sample's."""
+    """True if the file computes in float16 where the module does not: floats of other sizes stay nearer to the
+    sample's."""
 
     @staticmethod
     def of(

@@ -34,9 +34,9 @@ _TAKES = frozenset([aten.embedding.default, aten.index.Tensor, aten.index_select
 _MATRIX = {aten.mm.default: 1, aten.addmm.default: 2}
 """Operators by whose columns the result can be computed piece by piece, and the place of that operand."""
 _PIECE_BYTES = 16 << 20
-"""Of a large matrix so much is widened at once."""
+"""The bytes of a large matrix that are widened at once."""
 _NO_KERNEL = (RuntimeError, NotImplementedError, AssertionError, TypeError)
-"""What operators raise that do not take doubles."""
+"""The exceptions of operators that do not take doubles."""
 
 
 class InFloat64(EagerMode):

@@ -16,12 +16,14 @@ from fx2onnx.judge.verdict import check_effort
 from fx2onnx.verify.conditioning import is_of_matrices
 
 EFFORTS: dict[Effort, tuple[float, float]] = {"quick": (3.5, 0.1), "normal": (5.0, 1.0), "full": (math.inf, math.inf)}
-"""How much work all runs of eager PyTorch and of the engines together may take, save for one at other sizes where a size is
-dynamic: so many times a run of eager PyTorch on the sample, or so many seconds of a usual core, whichever is more."""
+"""The most work that all runs of eager PyTorch and of the engines together may take, except for one at other sizes
+where a size is dynamic: so many times a run of eager PyTorch on the sample, or so many seconds of a usual core,
+whichever is more."""
 MOST_SAMPLES = 32
 """At other efforts than ``full``."""
 LEAST_SHARE = 0.2
-"""Of the work of a run on the sample: what small inputs take, too, since all weights are read; until it was counted."""
+"""The least share of the work of a run on the sample that a run on small inputs takes, since all weights are read,
+until it was counted."""
 JUDGE_RUNS = 6
 """Runs of eager PyTorch that judging may take, if what differs is not settled at once: larger inputs than the sample are
 tried only where there is work left for these, too."""
@@ -45,13 +47,13 @@ class WorkBudget:
     effort: Effort = "normal"
     spent: float = 0.0
     sample: float = 0.0
-    """What a run of eager PyTorch on the sample costs."""
+    """The cost of a run of eager PyTorch on the sample."""
     last: float = 0.0
     """Likewise on the inputs that were tried last."""
     small_share: float = 1.0
-    """How large the smallest inputs so far were, as a share of the sample's numbers."""
+    """The size of the smallest inputs so far, as a share of the sample's numbers."""
     small: float | None = None
-    """What a run on them costs."""
+    """The cost of a run on these inputs."""
 
     def __post_init__(self) -> None:
         """Raises UserError E001 for an effort that is none."""

@@ -1,1 +1,1 @@
-"""How much of what can go wrong in a file ``fx2onnx.verify`` notices: files that were harmed on purpose."""
+"""Files that were harmed on purpose, and the share of them that ``fx2onnx.verify`` notices."""

@@ -59,7 +59,7 @@ class Subject:
         return True
 
     def shown_by(self, harmed: bytes) -> tuple[str, int]:
-        """How the first feed shows it ("" for none), and which that is."""
+        """The way in which the first feed shows the harm ("" for none), and the number of that feed."""
         place = 0
         try:
             for place, (one, other) in enumerate(zip(_results(harmed, self.feeds), self.sound, strict=True)):
@@ -80,7 +80,7 @@ def _results(model: bytes, all_feeds: list[dict[str, Any]]) -> Iterator[list[Any
 
 
 def differs(one: list[Any], other: list[Any]) -> bool:
-    """Whether a user could see it."""
+    """True if a user could see the difference."""
     for got, want in zip(one, other, strict=True):
         got, want = np.asarray(got), np.asarray(want)
         if got.shape != want.shape or got.dtype != want.dtype:
@@ -133,7 +133,7 @@ def examine(
 
 
 def _located(subject: Subject, path: str, site: Site, feed: int) -> Row:
-    """Which nodes are named, and whether one of them makes or reads a value of the site."""
+    """The nodes that ``locate`` names, and whether one of them makes or reads a value of the site."""
     import onnx
 
     from fx2onnx.verify import locate

@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class Site:
-    """Where a file was harmed: the values that come out of the place, and what was done."""
+    """The place where a file was harmed: the values that come out of it, and what was done."""
 
     values: tuple[str, ...]
     text: str

@@ -104,7 +104,7 @@ def each(package: str, prefix: str, inputs: Sequence[str], **calls: Sequence[Any
 
 
 def at(path: str) -> Any:
-    """What stands at ``package.module.name``, with parts that are attributes."""
+    """The object at ``package.module.name``, with parts that are attributes."""
     first_name, *names = path.split(".")
     found: Any = importlib.import_module(first_name)
     place = first_name

@@ -1,4 +1,5 @@
-"""Which models of other people's packages export with dynamic sizes, and match PyTorch at other sizes in both engines.
+"""Exports of models of other people's packages with dynamic sizes, compared with PyTorch at other sizes in both
+engines.
 
 ``python -m studies.third_party.sweep [PART_OF_A_NAME ...]`` installs the packages into build/third_party (not their own
 requirements, which would bring another torch), goes on where an earlier call stopped and writes docs/measured/third_party.md.
@@ -39,9 +40,9 @@ PACKAGES = Path(__file__).with_name("packages.txt")
 ROWS = [*science.ROWS, *tokens.ROWS, *signals.ROWS, *images.ROWS]
 EVERY = [*ROWS, *held_out.ROWS]
 LIMIT_S = 60
-"""Of processor time a model may take: the machine has other users."""
+"""The processor time that a model may take: the machine has other users."""
 ERROR = 1e-3
-"""Of the largest number of an output."""
+"""The largest error, as a share of the largest number of an output."""
 
 
 def install(folder: Path) -> None:
@@ -58,7 +59,7 @@ def install(folder: Path) -> None:
 
 
 def measured(row: Row) -> dict[str, Any]:
-    """What became of one model, in this process."""
+    """The outcome of one model, in this process."""
     import fx2onnx
 
     found: dict[str, Any] = {"name": row.name, "sizes": row.sizes()}
@@ -130,7 +131,7 @@ def _largest(values: Any) -> float:
 
 
 def sweep(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """What became of each model. What the forks share is imported once, before them."""
+    """The outcome of each model. Packages that the forks share are imported once, before them."""
     torch.set_num_threads(1)
     measured(Row("torch", "Linear", lambda: torch.nn.Linear(3, 4), ("batch 3",)))
     imported: set[str] = set()

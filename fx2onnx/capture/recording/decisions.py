@@ -128,7 +128,9 @@ class DecisionTrace:
         return sum(decision.is_needed for decision in self.decisions) >= self.most_needed
 
     def choose(self, values: Values, env: ShapeEnv, test: Test, error: UserError, is_needed: bool = False) -> bool:
-        """The outcome of the next decision."""
+        """The outcome of the next decision. Raises ``error`` where there is no choice or are too many of them, or within
+        the body of an operator's branch or loop.
+        """
         if not values.is_outermost():
             raise error
         depth = len(self.decisions)

@@ -35,10 +35,10 @@ from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.source import Options, Source
 
 NAME = "fx2onnx_cached"
-"""Of the attention function, among those that transformers knows."""
+"""The name of the attention function among those of transformers."""
 PAST_SAMPLE = 6
 LOOSE = 1e-2
-"""What another order of operations may change at most; a verification judges finer."""
+"""The largest difference that another order of operations may make; a verification has smaller tolerances."""
 HARMLESS = frozenset({"dropout", "is_causal", "position_ids", "cache_position", "layer_type"})
 """Keywords of attention functions that change nothing of a cached step without dropout; nor do flags."""
 

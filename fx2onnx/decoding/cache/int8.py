@@ -59,7 +59,7 @@ class Int8Cells:
 
 
 def checked_type(layer: object) -> str:
-    """Why a layer of a cache is not one of keys and values alone, empty where it is."""
+    """The reason why a layer of a cache holds more than keys and values; empty if it does not."""
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
     if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) and vars(layer)["keys"].dim() == 4:

@@ -54,7 +54,7 @@ class KeepingPrompt:
 
     @property
     def prefill_length(self) -> int:
-        """How many keys no window hides; before the prompt all of them."""
+        """The number of keys that no window hides; before the prompt, all of them."""
         return self._kept + _WITHOUT_END * self._is_first
 
     @property
@@ -91,7 +91,7 @@ class KeepingPrompt:
 
 _SAMPLE = 3  # of a length that has no other
 Keys: TypeAlias = tuple[str | int, ...]
-"""Where a tensor lies in a cache: attributes, keys and places in lists."""
+"""The path to a tensor in a cache: attributes, keys and indices of lists."""
 _CONVOLUTION = "conv_state"
 
 
@@ -158,14 +158,14 @@ class CacheTensor:
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where a tensor goes; without a name, one that is no state: an empty tensor, a counter of the tokens so far, or a
+    """The destination of a tensor. Without a name it is no state: an empty tensor, a counter of the tokens so far, or a
     constant that is left out.
     """
 
     name: str | None
     empty: torch.Tensor | None = None
     counter: torch.dtype | None = None
-    """Of a tensor of one number."""
+    """The dtype of a counter, a tensor of one number; None for other tensors."""
 
 
 class CacheLayout:

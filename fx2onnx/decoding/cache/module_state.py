@@ -84,10 +84,10 @@ class Compressing:
 
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
-"""What models' forward calls the cache: transformers since 5.24, and before."""
+"""The names of the cache among forward's arguments: in transformers since 5.24, and before."""
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Of an attribute: the words of its module's path, and its name."""
+"""The path of an attribute: the words of its module's path, and its name."""
 
 
 class HeldCache(TypedDict):

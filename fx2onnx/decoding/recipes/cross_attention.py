@@ -45,8 +45,9 @@ _TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds")
 
 @dataclass(frozen=True)
 class CrossAttentionTrials:
-    """How images are made, what is made of them by the name of the language model's argument, the cache of a prompt with
-    them, and what of that is the images' alone."""
+    """Trials of a model with cross-attention to images: the functions that make images, the tensors made of them by the
+    name of the language model's argument, and the cache of a prompt with them, in which some tensors are the images'
+    alone."""
 
     factories: Mapping[str, InputFactory]
     made: Mapping[str, torch.Tensor]
@@ -170,8 +171,8 @@ _PROBE_TOKENS = 5
 
 
 def prompt_rewrite(model: Model) -> PromptRewrite | None:
-    """How the model's own ``generate`` changes the prompt that it hands over with images; None where nothing of one is handed
-    over. Read from one call with a prompt of distinct tokens.
+    """The change that the model's own ``generate`` makes to the prompt that it hands over with images; None where
+    nothing of an image is handed over. Read from one call with a prompt of distinct tokens.
 
     Raises:   UserError E601 where it changes prompts in another way.
     """

@@ -25,7 +25,7 @@ PER_LAYER, DEEP, KINDS = "per_layer_inputs", "deepstack_features", "mm_token_typ
 _ADDING = "_deepstack_process"  # the method of language models that adds features behind a layer
 _EMBED = "get_per_layer_inputs"
 _NAMED: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
-"""Of language models whose encoder says before which layer features are added: those layers."""
+"""The numbers of the layers before which features are added, by language model, if its encoder names them."""
 
 
 def deep_features(model: nn.Module, encoded: object) -> torch.Tensor | None:

@@ -155,7 +155,7 @@ def _encoder_and_decoder(request: FolderRequest, *, one_token: bool = False) -> 
 
 
 def rows_of(model: Model) -> int:
-    """How many rows of the decoder's ids a sample has: one for each codebook."""
+    """The rows of the decoder's ids in a sample: one for each codebook."""
     return max(len(delays_of(model)), 1)
 
 

@@ -21,8 +21,8 @@ from fx2onnx.sources.light_run import run_lightly
 
 @dataclass(frozen=True)
 class Modality:
-    """How one kind of input is encoded: the method, its main argument, the config fields that name its token,
-    the field of its part of the config."""
+    """The encoding of one kind of input: the method, its main argument, the config fields that name its token, and the
+    field of its part of the config."""
 
     name: Literal["image", "audio"]
     file: str
@@ -66,7 +66,7 @@ FILM = Modality(
     ("video_token_id", "video_token_index"),
     "vision_config",
 )
-"""Of models that see nothing but videos: others call theirs ``pixel_values_videos``."""
+"""The modality of models that take nothing but videos: others call theirs ``pixel_values_videos``."""
 
 
 def modalities_of(model: Model) -> list[Modality]:

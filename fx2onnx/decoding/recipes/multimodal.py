@@ -227,7 +227,7 @@ def encoders_and_embedding(
 
 
 def _features_of(model: Model, form: Source) -> int:
-    """How many features the encoder gives for an image, of which integer arguments of ``form`` have a row each."""
+    """The number of features that the encoder gives for an image; integer arguments of ``form`` have a row for each."""
     images = next((len(form.kwargs[name]) for name in form.bake), 1)
     rows: Inputs = run_lightly(model, form.module, form.kwargs)
     return next(iter(rows.values())).shape[0] // images

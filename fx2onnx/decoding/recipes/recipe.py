@@ -86,7 +86,7 @@ class FolderRequest:
     source: Source
     cache: str = "dynamic"
     in_place: bool = True
-    """Whether a cache of fixed size is written by opset 24's operator."""
+    """True if opset 24's operator writes a cache of fixed size."""
     logits: str = "all"
     """``last``: of the last position alone, where a graph takes many tokens."""
     images: bool = True
@@ -133,7 +133,8 @@ class FolderRequest:
 
 @dataclass(frozen=True)
 class TextOnly:
-    """Why a recipe makes no files of a model that fits it; a later one then exports the model as one of text."""
+    """The reason why a recipe makes no files of a model that fits it; a later recipe then exports the model as one of
+    text."""
 
     why: str
 

@@ -131,7 +131,7 @@ class StreamingDecoder(CachedDecoder):
 
 
 def stream_of(model: Model) -> Stream | None:
-    """How ``model`` takes sound while it generates; None where it does not."""
+    """The form in which ``model`` takes sound while it generates; None where it does not."""
     return next((kind for kind in _KINDS if kind.is_of(model)), None)
 
 

@@ -134,7 +134,8 @@ def _slice(call: Call) -> list[Typed]:
 
 
 def slice_size(size: DimLike, start: DimLike, end: DimLike, step: int) -> DimLike:
-    """How many elements ``[start:end:step]`` takes of ``size``. Raises UnknownShape for symbolic bounds that differ."""
+    """The number of elements that ``[start:end:step]`` takes of ``size``. Raises UnknownShape for symbolic bounds that
+    differ."""
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         return len(range(*slice(start, end if step > 0 or end >= -size else None, step).indices(size)))
     if isinstance(start, int) and start == 0 and step == 1:

@@ -188,7 +188,7 @@ def refused(op_type: str, values: Sequence[ir.Value | None], why: str) -> Contra
 
 
 def _unlike(one: DimLike, other: DimLike, sizes: Mapping[str, int]) -> bool:
-    """Where neither of the two is 1 at the sample's sizes."""
+    """True if the two differ and neither is 1 at the sizes of the example inputs."""
     return differ(one, other, sizes) and differ(one, 1, sizes) and differ(other, 1, sizes)
 
 

@@ -34,7 +34,7 @@ class _Kept:
     keys: Any
     window: int | None
     is_causal: bool
-    """Whether the mask is that of causal attention."""
+    """True if the mask is that of causal attention."""
 
     def left_out(self) -> Tensor:
         """bool []: whether eager PyTorch leaves the mask out."""

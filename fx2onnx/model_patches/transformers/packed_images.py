@@ -88,7 +88,8 @@ def pairs_of_frames(original: Callable[..., Tensor], self: Any, hidden_states: T
 
 
 _ENDS = "cu_seqlens"
-"""How the functions of transformers that attend within packed images name where each begins and the last ends."""
+"""The parameter with the beginning of each packed image and the end of the last, in functions of transformers that
+attend within packed images."""
 
 
 def _is_of_unknown_length(ends: object) -> bool:

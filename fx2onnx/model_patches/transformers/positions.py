@@ -82,7 +82,7 @@ class _Places:
         return self.count if self.head is None else self.count + 1
 
     def last(self) -> Any:
-        """Where there is only the head it is as far before ``first`` as one step."""
+        """The last position; with a ``count`` of 0 it is one step before ``first``."""
         return self.first + self.step * (self.count - 1)
 
     def pooled(self, config: Any, block_index: int) -> _Places:

@@ -40,7 +40,7 @@ MOVES = frozenset(
 )
 """Operators that give zeros of zeros, whatever their other operands are."""
 STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
-"""Which inputs are initial states."""
+"""The places of the inputs that are initial states, by operator."""
 DEPTH = 12
 
 

@@ -35,7 +35,7 @@ class MergeReshapesMatch(Match):
     source: ir.Value
     dims: Dims
     axes: list[int] | None
-    """Of one Unsqueeze that does the same, if one does."""
+    """The axes of one Unsqueeze that does the same; None if none does."""
 
 
 class MergeReshapes(Rewrite[MergeReshapesMatch]):
@@ -266,7 +266,7 @@ class FoldWeightTranspose(Rewrite[WeightTransposeMatch]):
 class TransposesMatch(Match):
     node: ir.Node
     sources: list[ir.Value | None]
-    """Of each operand, what is transposed; None where nothing is."""
+    """For each operand, the value that is transposed; None where none is."""
 
 
 class FuseTransposeGemm(Rewrite[TransposesMatch]):

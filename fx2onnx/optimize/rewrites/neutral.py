@@ -46,8 +46,8 @@ NEUTRAL: dict[str, tuple[tuple[int, float], ...]] = {
     "BitwiseOr": ((0, 0.0), (1, 0.0)),
     "BitwiseXor": ((0, 0.0), (1, 0.0)),
 }
-"""Where an operand of this number leaves the other as it is. ``-0.0 + 0.0`` is ``0.0``: of floats, only ``-0.0`` is
-neutral to Add, and only ``+0.0`` to Sub."""
+"""The places of operands, and the numbers with which they leave the other operand as it is. ``-0.0 + 0.0`` is ``0.0``:
+of floats, only ``-0.0`` is neutral to Add, and only ``+0.0`` to Sub."""
 
 
 class DropNeutralOperand(Removal):

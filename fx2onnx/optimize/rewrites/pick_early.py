@@ -16,7 +16,7 @@ from fx2onnx.irx.values import Dims, dims_of, dtype_of, known_array
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, attributes, dims_or_none, perm_of, required
 
 MAX_NODES = 256
-"""Of a region; more are left as they are."""
+"""The largest number of nodes of a region; larger regions are left as they are."""
 Axes = Mapping[int, int]
 """By the number of an operand, its axis that is the axis of the result."""
 
@@ -27,7 +27,7 @@ class PickMatch(Match):
     axis: int
     count: int
     nodes: list[tuple[ir.Node, int]]
-    """What works on picked rows alone, in order, and the axis of each result."""
+    """The nodes that compute on picked rows alone, in order, and the axis of each result."""
 
 
 class PickEarly(Rewrite[PickMatch]):
@@ -164,7 +164,7 @@ def _is_inside(node: ir.Node, axis: int, pick: ir.Node, inside: Mapping[ir.Node,
 
 
 def _axes(node: ir.Node, axis: int) -> Axes:
-    """Which operands' rows the rows of the result along ``axis`` are made of; none where a row needs more."""
+    """The axis of each operand whose rows make the rows of the result along ``axis``; empty if a row needs more."""
     known = ROWS.get(node.op_type) if not node.domain else None
     result = dims_or_none(node.outputs[0])
     if (
@@ -230,7 +230,7 @@ def _transposed(node: ir.Node, axis: int, result: Dims) -> Axes:
 
 
 def _reshaped(node: ir.Node, axis: int, result: Dims) -> Axes:
-    """Where only axes behind are split or joined."""
+    """The axis of the operand if only axes behind ``axis`` are split or joined."""
     dims = dims_of(required(node, 0))
     is_prefix = dims[: axis + 1] == result[: axis + 1] and not attribute(node, "allowzero", 0)
     return {0: axis} if is_prefix and all(isinstance(dim, int) for dim in result[axis + 1 :]) else {}
@@ -245,6 +245,6 @@ ROWS: dict[str, Callable[[ir.Node, int, Dims], Axes]] = {
     "Transpose": _transposed,
     "Reshape": _reshaped,
 }
-"""How the rows of an operator's result are made of its operands' rows."""
+"""By operator, the function that gives the axes of operands whose rows make the rows of the result."""
 PRODUCTS = frozenset({"MatMul", "Gemm"})
-"""What is worth an edit."""
+"""Operators for which the edit is worth it."""

@@ -15,7 +15,7 @@ from fx2onnx.optimize.rewrite import Kept, Match, Removal, Rewrite, Why, attribu
 from fx2onnx.optimize.weights import Array, DerivedTensor, tensors_of
 
 ZERO_POINT = {"QuantizeLinear": 2, "DequantizeLinear": 2}
-"""Which input it is."""
+"""The place of the zero point among the inputs, by operator."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Where onnxruntime looks at the machine and its package; there is nothing to look at here."""
+"""A stand-in for onnxruntime's look at the machine and its package; there is nothing to look at here."""
 
 from fx2onnx.base.metadata import VERSION
 

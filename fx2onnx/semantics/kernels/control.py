@@ -161,7 +161,7 @@ def _grown(item: Array, length: int) -> Array:
 
 
 ARRAY_BYTES = 256
-"""What an array takes beside its elements."""
+"""The bytes that an array takes beside its elements."""
 
 
 def _position(position: Array, length: int, is_insert: bool) -> int:

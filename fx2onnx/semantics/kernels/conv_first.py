@@ -61,7 +61,7 @@ def padded_shape(shape: Sequence[int], window: Window) -> tuple[int, ...]:
 
 
 def block_of(shape: Sequence[int], window: Window, itemsize: int) -> tuple[int, int]:
-    """How many samples, and how many positions along the first spatial axis, have their columns made at a time."""
+    """The number of samples, and of positions along the first spatial axis, whose columns are made at a time."""
     row_bytes = max(1, shape[1] * math.prod(window.kernel) * math.prod(window.out[1:]) * itemsize)
     rows = max(1, min(window.out[0], COLUMN_BLOCK_BYTES // row_bytes))
     samples = COLUMN_BLOCK_BYTES // (row_bytes * rows) if rows == window.out[0] else 1

@@ -101,7 +101,7 @@ Walk = Callable[[Array, Array, Array, Array | None], list[Call]]
 
 
 class _Ends:
-    """Which rows have an input at each time, where lengths are given."""
+    """The rows that have an input at each time, where lengths are given."""
 
     def __init__(self, run: Recurrence) -> None:
         self.run, self.rows = run, np.arange(run.batch)

@@ -126,7 +126,7 @@ def max_pool(
 
 
 def _counts(dims: Sequence[int], window: Window, include_pads: bool) -> Array:
-    """How many elements each window covers; pads count where asked, what ceil mode adds never."""
+    """The number of elements that each window covers; pads count where asked, elements that ceil mode adds never."""
     total = np.ones((), np.float64)
     n = len(dims)
     for axis in range(n):

@@ -53,7 +53,8 @@ def _taps(position: Array, mode: str) -> list[tuple[Array, Array]]:
 
 
 OFF_IMAGE = -100.0
-"""Where a tap lies whose position is infinite or not a number, as PyTorch has it; its weight is not a number either."""
+"""The position of a tap whose own position is infinite or not a number, as PyTorch has it; its weight is not a number
+either."""
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
 

@@ -110,7 +110,7 @@ def window_view(x: Array, window: Window) -> Array:
 
 
 def required_after(dims: Shape, window: Window) -> Shape:
-    """How far each axis must reach behind its end for every window to lie inside (ceil mode can exceed the pads)."""
+    """The padding behind each axis with which every window lies inside (ceil mode can exceed the pads)."""
     spans = tuple((k - 1) * d + 1 for k, d in zip(window.kernel, window.dilations, strict=True))
     return tuple(
         max(a, (o - 1) * s + e - dim - b)

@@ -51,7 +51,7 @@ from fx2onnx.semantics.types import onnx_dtype, type_name
 
 _GRADIENT = ("ai.onnx.preview.training", "Gradient")
 _GARBLED = (ValueError, TypeError, KeyError, RuntimeError, AttributeError, AssertionError, IndexError)
-"""What protobuf and onnx raise on a garbled model; the cause is chained."""
+"""The exceptions of protobuf and onnx for a garbled model; the cause is chained."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,8 @@ class BuildContext:
     held: Mapping[str, Any]
     replaced: Mapping[str, Any]
     runs: bool
-    """Whether the program is to run. Otherwise operators may lack a kernel, and domains that are not ONNX's are not looked into."""
+    """True if the program is to run. Otherwise operators may lack a kernel, and domains that are not ONNX's are not
+    looked into."""
     max_steps: int
     n_steps: int = 0
     expanding: list[str] = field(default_factory=list)

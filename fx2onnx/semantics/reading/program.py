@@ -44,13 +44,13 @@ class Step:
     """One line about the node it comes from, by ``str``."""
     bodies: dict[str, Program] = field(default_factory=dict)
     dtypes: tuple[frozenset[Any], ...] = ()
-    """What arrays the node's inputs may be; the last entry is for all that follow, too. Empty: anything."""
+    """The dtypes that the node's inputs may have; the last entry is for all that follow, too. Empty: any."""
     axes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """How many axes the node's input of such a place may have."""
+    """The numbers of axes that the node's input at each place may have."""
     n_inputs: int = 0
     """Inputs of the node itself; what its bodies capture follows them."""
     kept: dict[str, Any] = field(default_factory=dict)
-    """What the kernel makes of constants, once for all shapes of feeds."""
+    """The values that the kernel computes from constants, once for all shapes of feeds."""
 
     @property
     def op_type(self) -> str:
@@ -117,7 +117,7 @@ KERNEL_FAULTS = (
     ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError, MemoryError,
     RecursionError, NotImplementedError,
 )  # fmt: skip
-"""What NumPy and Python raise on operands that do not fit; reported with the node, the cause chained."""
+"""The exceptions of NumPy and Python for operands that do not fit; reported with the node, the cause chained."""
 
 Error = TypeVar("Error", bound=Fx2OnnxError)
 

@@ -44,11 +44,12 @@ MAX_KNOWN = 1024
 
 
 MAX_COMPUTED_BYTES = 1 << 20
-"""What a computed value may take; larger ones are left to the run."""
+"""The largest computed value; larger ones are left to the run."""
 
 
 TRIAL_SIZES = (61, 89)
-"""What unknown sizes are taken to be, once each: dims that differ between the two follow from unknown sizes."""
+"""Two sizes that unknown sizes are taken to be, once each: dims that differ between the two follow from unknown
+sizes."""
 
 MAX_TRIALS = 2000
 """Assignments of sizes to the unknown dims of one step that are tried before its operands are said not to fit."""

@@ -217,7 +217,7 @@ class BodyRule:
     n_own_outputs: int = 0
     """Outputs of a body that are no outputs of the node."""
     since: int = 1
-    """Of older versions nothing is said: Scan-8 gives its body slices of two axes."""
+    """The first version of the operator that the rule is for: Scan-8 gives its body slices of two axes."""
 
 
 def build_bodies(

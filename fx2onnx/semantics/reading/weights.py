@@ -286,7 +286,7 @@ def _strings(items: Any, shape: tuple[int, ...], what: str) -> Array:
 
 
 _TENSOR_FAULTS = (ValueError, TypeError, OverflowError, RuntimeError, AttributeError, KeyError, AssertionError)
-"""What NumPy and onnx_ir raise on a tensor whose data and type do not fit; the cause is chained."""
+"""The exceptions of NumPy and onnx_ir for a tensor whose data and type do not fit; the cause is chained."""
 
 
 def _guarded(read: Callable[[], Any], shape: tuple[int, ...], what: str) -> Array:

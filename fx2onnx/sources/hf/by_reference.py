@@ -23,10 +23,12 @@ from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
 from fx2onnx.sources.weight_files import Checkpoint, main_dtype, map_checkpoint
 
 LARGEST_CONVERTED_BYTES = 256 * 1024 * 1024
-"""What loading may compute anew. A checkpoint that needs more is not one to refer to (and might not fit the memory)."""
+"""The most bytes that loading may compute anew. A checkpoint that needs more is not one to refer to (and might not fit
+the memory)."""
 
 LOADING: dict[str, bool] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-"""Of ``from_pretrained``: what does not fit stands in the notes, from which the caller makes its error."""
+"""Arguments of ``from_pretrained``: weights that do not fit stand in the notes, from which the caller makes its
+error."""
 
 _STACK = ("MergeModulelist", 0)
 _JOINING = [[_STACK], [_STACK, ("Concatenate", 1)], [("Concatenate", 0)]]

@@ -19,7 +19,7 @@ from fx2onnx.sources.hf.packed_linear import PackedModule
 
 Array: TypeAlias = npt.NDArray[Any]
 Reader: TypeAlias = Callable[[Array], Array]
-"""Of blocks [n, bytes]: the codes [n, elements] as uint8, or float32 numbers [n, groups]."""
+"""A function of blocks [n, bytes] that gives the codes [n, elements] as uint8, or float32 numbers [n, groups]."""
 
 
 @dataclass(frozen=True)

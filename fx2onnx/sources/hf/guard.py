@@ -18,7 +18,7 @@ MOST_MODULES = 400_000
 """The largest models that people export have some ten thousand."""
 _LOCK = threading.Lock()
 _INSIDE: list[tuple[bool, Callable[..., object] | None]] = []
-"""What was there before the first of the calls that are now inside, one entry for each."""
+"""The settings before the first of the calls that are now inside, one entry for each call."""
 
 
 @contextlib.contextmanager

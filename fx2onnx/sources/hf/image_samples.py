@@ -1,4 +1,5 @@
-"""Which arguments an encoder of images takes together, made so that they fit each other.
+"""Arguments that an encoder of images takes together, made so that they fit each other. The names of its parameters say
+in which layout it takes images; sizes come from the layer that embeds patches, then from the config. No model is named.
 
 The names of its parameters say in which layout it takes images; sizes come from the layer that embeds patches, then
 from the config. No model is named.

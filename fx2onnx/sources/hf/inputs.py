@@ -1,4 +1,4 @@
-"""Which arguments a sample call of a transformers model has, from its forward signature and its config.
+"""The arguments of a sample call of a transformers model, from its forward signature and its config.
 
 How each is made: ``samples.py``. Where there are several ways to call a model, the first that it accepts is taken.
 """
@@ -108,7 +108,7 @@ _DECIDING = (*GRIDS, "spatial_shapes", "target_sizes", "image_sizes", "classes_s
 
 
 def _factories(module: Model, parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, InputFactory]:
-    """How each kind of argument is made for this module."""
+    """The factory for each kind of argument of this module."""
     grids = [name for name in GRIDS if name in parameters]
     if any(parameters[name].default is inspect.Parameter.empty for name in grids):
         return {**INPUT_FACTORIES, **PATCH_FACTORIES}

@@ -18,7 +18,7 @@ from fx2onnx.sources.hf.packed_linear import CodeLayout, PackedLinear, nibbles, 
 
 State = Mapping[str, torch.Tensor]
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where in a word of AWQ the code of each of eight outputs lies."""
+"""The place in a word of AWQ of the code of each of eight outputs."""
 
 MARLIN_ORDER = tuple(
     16 * (2 * (thread % 4) + row) + thread // 4 + 8 * block + 256 * tile
@@ -26,7 +26,8 @@ MARLIN_ORDER = tuple(
     for tile in range(4)
     for block, row in ((0, 0), (0, 8), (1, 0), (1, 8), (0, 1), (0, 9), (1, 1), (1, 9))
 )
-"""Which code of four tiles of 16 x 16 (columns of the weight first) lies at each place of the 128 words of a row of tiles."""
+"""The index, among the codes of four tiles of 16 x 16 (columns of the weight first), of the code at each place of the
+128 words of a row of tiles."""
 
 
 def unknown(where: str, why: str) -> UserError:

@@ -14,7 +14,9 @@ Codes = Callable[[torch.Tensor, int, int], torch.Tensor]
 
 @dataclass(frozen=True)
 class CodeLayout:
-    """How codes lie in memory, as ONNX has codes of 4 bits (the first in the low half of a byte) and of 8.
+    """The layout of codes in memory, as ONNX has codes of 4 bits (the first in the low half of a byte) and of 8. An
+    array of ``sizes``, whose last axis ``is_reversed``, with its axes in ``order`` is that of rows and columns, which
+    ``PackedLinear.order`` then moves. Where it ``is_signed``, codes are 8 less, in two's complement.
 
     An array of ``sizes``, whose last axis ``is_reversed``, with its axes in ``order`` is that of rows and columns, which ``PackedLinear.order`` then
     moves. Where it ``is_signed``, codes are 8 less, in two's complement.

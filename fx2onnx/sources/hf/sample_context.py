@@ -63,7 +63,7 @@ class SampleContext:
 
 @dataclass(frozen=True)
 class InputFactory:
-    """How one argument is made, and the names of its dynamic axes, or what they are by names."""
+    """The function that makes one argument, and the names of its dynamic axes, or functions that give them by names."""
 
     make: Callable[[SampleContext], torch.Tensor]
     axes: Mapping[int, AxisName]

@@ -1,4 +1,4 @@
-"""How each argument of a transformers model's forward is made, by its name and the config. No model is named."""
+"""Factories for the arguments of a transformers model's forward, by name and config. No model is named."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ PADDED_PATCH_FACTORIES = {
 STRIP_FACTORIES = _of({}, {"pixel_values": _strip, "target_sizes": lambda _: torch.tensor([[4, 4]])})
 """For encoders that take images as strips of patches."""
 COMPANIONS = _of({}, {"image_sizes": lambda context: torch.tensor([context.image_size()] * context.batch)})
-"""What encoders of images take beside the images."""
+"""The arguments that encoders of images take beside the images."""
 CHOICE_FACTORIES = _of(
     {0: "batch", 1: "choices", 2: "sequence"},
     {

@@ -14,7 +14,7 @@ from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.targets.float64.node import DOUBLE, INT64, Form, attribute, given, number, operand, size_of, static_dims
 
 ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-"""Where the node names none."""
+"""The activations of a node that names none."""
 
 
 @dataclass(frozen=True)

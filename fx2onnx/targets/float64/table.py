@@ -1,4 +1,4 @@
-"""Which operators have a float64 form."""
+"""The table of operators with a float64 form."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ ONE = ir.tensor(np.array([1], np.int64))
 # -- windows ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Axis:
-    """Which elements of one axis each window has: element (step o + offset[k] + before) / over for window o and place k, where
-    that is a whole number and inside.
+    """The elements of one axis that each window has: element (step o + offset[k] + before) / over for window o and
+    place k, where that is a whole number and inside.
     """
 
     size: DimLike
@@ -46,7 +46,7 @@ class Axis:
     before: DimLike
     over: int = 1
     may_leave: bool = True
-    """Whether windows may reach outside the image."""
+    """True if windows may reach outside the image."""
     behind: DimLike = 0
     """Padding behind the image, for pools that count it in their mean."""
 
@@ -79,7 +79,7 @@ class Axis:
         return op.Where(valid, op.Div(top, over), zero), valid
 
     def counted(self, op: Emit, *, with_padding: bool) -> ir.Value:
-        """How many elements of each window count for a mean.  [count]."""
+        """The number of elements of each window that count for a mean. [count]."""
         top = self.positions(op)
         end = self.size + self.behind if with_padding else self.size
         if top.const_value is not None and isinstance(end, int):

@@ -140,7 +140,7 @@ class AtenValues:
 
 
 SHARE_OF_MEMORY = 0.25
-"""Of the memory that is available, for the values of one run."""
+"""The share of the available memory for the values of one run."""
 
 
 class ValueStore:

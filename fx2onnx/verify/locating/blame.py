@@ -1,4 +1,4 @@
-"""Who made a wrong value: an engine, a rewrite, a translation, or nobody: the weights are others."""
+"""The origin of a wrong value: an engine, a rewrite, a translation, or none: the weights are others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fx2onnx.verify.locating.side_by_side import SideBySide, run_cut
 from fx2onnx.verify.testcase import Case
 
 AGREES, LACKS = "agrees with PyTorch", "lacks an operator"
-"""What is said of an engine that is right, and of one that cannot be asked."""
+"""The words for an engine that is right, and for one that lacks an operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Blame:
 
 
 def nobodys(side: SideBySide, agreeing: Sequence[str]) -> Blame:
-    """Where every node is right by itself: PyTorch took other ones of equal numbers, the engine is wrong on the whole file
-    (others are ``agreeing``), or rounding adds up.
+    """The blame where every node is right by itself: PyTorch took other ones of equal numbers, the engine is wrong on
+    the whole file (others are ``agreeing``), or rounding adds up.
     """
     if any(side.is_deviating(name) for name in side.other_choices):
         why = "each node is right by itself; these name places of other numbers than PyTorch does, which are exactly as large"
@@ -250,9 +250,9 @@ def _is_other_input(file: OnnxFile, one: str, again: OnnxFile, two: str) -> bool
 
 
 OWN = "runner"
-"""Of the bundled runner a fault is one of this package, for nobody's table."""
+"""The bundled runner: its faults are this package's own, and belong into no target's table."""
 MOST_NODES = 12
-"""Of one entry."""
+"""The largest number of nodes of one entry."""
 
 
 def release_of(engine: str) -> str:

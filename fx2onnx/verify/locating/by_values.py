@@ -33,7 +33,7 @@ from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.values import Values
 
 NODES_AT_ONCE = 200
-"""Whose values are in memory together."""
+"""The number of nodes whose values are in memory together."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ def unmatched_fault(file: OnnxFile, found: Matched, graph: torch.fx.Graph, probl
 
 
 def producer(file: OnnxFile) -> str:
-    """Who wrote the file."""
+    """The program that wrote the file."""
     return f"{file.proto.producer_name} {file.proto.producer_version}".strip() or "another exporter"
 
 
@@ -201,7 +201,7 @@ def first_unseen(
 
 @contextlib.contextmanager
 def places_noted() -> Iterator[dict[str, str]]:
-    """Which code of capture makes each node, by the node's name, while graphs are recorded in here."""
+    """The lines of capture's code that make each node, by the node's name, while graphs are recorded in here."""
     places: dict[str, str] = {}
     create_node = RecordedGraph.create_node
 
@@ -248,7 +248,7 @@ def _place() -> str:
 
 
 KINDS = ("seed", "large", "zeros")
-"""Of the values tried for arguments that the file has no input for."""
+"""The kinds of values that are tried for arguments without an input of the file."""
 
 
 @dataclass(frozen=True, slots=True)

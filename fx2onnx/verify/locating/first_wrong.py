@@ -77,7 +77,7 @@ def difference(got: Any, want: Array, exact: Exact | None = None, grain: Grain =
 
 
 def _off(got: Array, want: Array) -> Array:
-    """Where the numbers differ, NaNs being equal."""
+    """A mask of the numbers that differ, NaNs being equal."""
     off: Array = got != want
     return off if is_exact(want) else off & ~(np.isnan(got) & np.isnan(want))
 
@@ -145,12 +145,12 @@ class FirstWrong(Shown):
     dtype: str = ""
     op_types: tuple[str, ...] = ()
     engines: dict[str, str] = field(default_factory=dict)
-    """What each engine gives for the nodes, fed with PyTorch's values."""
+    """The result of each engine for the nodes, fed with PyTorch's values."""
     case: Case | None = field(default=None, repr=False, compare=False)
     """The nodes with PyTorch's values, to be run anywhere."""
     on: str = ""
     faults: tuple[FaultEntry, ...] = ()
-    """Of an engine that is at fault: what to put into its target's table."""
+    """The entries for the table of the target whose engine is at fault."""
 
     def describe(self) -> str:
         """All of it as text, in the form of an error."""

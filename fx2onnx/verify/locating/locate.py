@@ -38,7 +38,7 @@ from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect, case_of, m
 from fx2onnx.verify.on_cpu import on_cpu
 
 SEED = 0
-"""Of the random numbers that forward draws."""
+"""The seed of the random numbers that forward draws."""
 
 
 @public

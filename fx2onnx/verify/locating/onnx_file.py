@@ -131,7 +131,7 @@ class OnnxFile:
 
     @functools.cached_property
     def grain(self) -> Grain:
-        """How far apart numbers are in a file that computes in 16 bits where the module does not."""
+        """The distance between numbers in a file that computes in 16 bits where the module does not."""
         return grain_of({each.key: each.value for each in self.proto.metadata_props})
 
     def is_weight(self, name: str) -> bool:

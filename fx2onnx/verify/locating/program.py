@@ -42,7 +42,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a file was exported."""
+    """The options with which a file was exported."""
 
     capture: CaptureOptions = field(default_factory=CaptureOptions)
     opset: int = 20

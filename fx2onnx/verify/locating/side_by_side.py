@@ -24,7 +24,7 @@ from fx2onnx.verify.precision import widened
 from fx2onnx.verify.testcase import Case
 
 MOST_NODES = 4000
-"""Of one part of the file, which one session of an engine runs."""
+"""The largest number of nodes of one part of the file, which one session of an engine runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SideBySide:
         self.other_choices: dict[str, Difference] = {}
         """Values that are places of other numbers than PyTorch's, which are as large."""
         self.failed = ""
-        """Why the file's own run ended, where it did."""
+        """The reason why the file's own run ended; empty if it did not."""
         self.feeds = feeds
         self._is_known = set(self.known)
         needed = file.segment(file.outputs, ())

@@ -1,4 +1,4 @@
-"""What looks right on the sample: baked inputs and sizes, other ids, other lengths."""
+"""Harms that look right on the sample: baked inputs and sizes, other ids, other lengths."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def places_up_to_the_sample(sketch: Sketch) -> Site | None:
 
 @harm
 def twice_the_sample(sketch: Sketch) -> Site | None:
-    """What stands behind twice the sample's length is zero."""
+    """Zeros stand behind twice the sample's length."""
     names = [
         (node, axis)
         for node in sketch.nodes

@@ -94,7 +94,7 @@ def float_constant(sketch: Sketch) -> Site | None:
 
 @harm
 def weak_fill(sketch: Sketch) -> Site | None:
-    """What masks is a small number."""
+    """A mask value becomes a small number."""
     found = [(n, a) for n, a in sketch.weights("f", 0) if a.size and float(a.min()) <= -1e4]
     chosen = sketch.pick(found)
     if chosen is None:

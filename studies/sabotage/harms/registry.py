@@ -1,4 +1,4 @@
-"""What kinds of harm share: the table of them, and the ways of changing a file that several use."""
+"""The table of harms, and the ways of changing a file that several kinds of harm share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attribute(sketch: Sketch, name: str, change: Callable[[Any, Any], Any]) -> S
 
 
 def wrapped(sketch: Sketch, kind: int, text: str, make: Callable[[str], str], rank: int = 0) -> Site | None:
-    """What ``make`` inserts stands between some value of the kind (an element type of ONNX) and its readers."""
+    """Nodes that ``make`` gives stand between some value of the kind (an element type of ONNX) and its readers."""
     candidates = [
         (node, place)
         for node in sketch.nodes

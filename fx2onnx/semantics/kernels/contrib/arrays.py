@@ -250,7 +250,7 @@ def crop_and_resize(
 
 
 def _places(low: Any, top: Any, count: int, size: int) -> Array:
-    """Where ``count`` points of a box lie on an axis."""
+    """The positions on an axis of ``count`` points of a box."""
     if count == 1:
         return np.asarray([0.5 * (low + top) * (size - 1)], np.float32)
     step = np.float32((top - low) * (size - 1)) / np.float32(count - 1)

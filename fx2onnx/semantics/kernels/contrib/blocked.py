@@ -27,7 +27,7 @@ NF4 = np.array(
     ],
     np.float32,
 )
-"""What codes of MatMulBnb4 stand for. Source: bitsandbytes."""
+"""The numbers for which codes of MatMulBnb4 stand. Source: bitsandbytes."""
 
 
 def _infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:

@@ -100,7 +100,7 @@ def dynamic_quantize_lstm(
 
 
 def _ends(lengths: Array | None, steps: int, batch: int) -> Array:
-    """How many steps each row has. Raises: ValueError for lengths that do not fit."""
+    """The number of steps of each row. Raises: ValueError for lengths that do not fit."""
     ends = np.full(batch, steps) if lengths is None else lengths.reshape(-1)
     if ends.size != batch or (ends < 0).any() or (ends > steps).any():
         raise ValueError("sequence_lens do not fit the input")

@@ -18,7 +18,7 @@ import fx2onnx
 
 
 def small():
-    """It stands for torchvision.models.detection.fasterrcnn_resnet50_fpn(weights="DEFAULT") or any other of them."""
+    """A small detector in place of torchvision.models.detection.fasterrcnn_resnet50_fpn(weights="DEFAULT")."""
     sizes = {"kernel_size": 3, "stride": 2, "padding": 1}
     backbone = nn.Sequential(nn.Conv2d(3, 16, **sizes), nn.ReLU(), nn.Conv2d(16, 32, **sizes), nn.ReLU())
     backbone.out_channels = 32

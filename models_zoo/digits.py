@@ -56,7 +56,8 @@ def digits(*, test: bool) -> tuple[Tensor, Tensor]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Such small batches gain nothing from threads, which on a busy machine wait for each other."""
+    """Run PyTorch in one thread: small batches gain nothing from threads, which on a busy machine wait for each
+    other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -31,7 +31,7 @@ class Trained:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Those that are trained."""
+        """The parameters that are trained."""
         left = tuple(self.options.get("held", ()))
         named = self.module.named_parameters()
         return {name: value for name, value in named if value.requires_grad and not name.startswith(left or "\0")}

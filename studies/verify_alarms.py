@@ -154,7 +154,7 @@ def _entry(verdict: Any, seed: int, start: float) -> Row:
 
 
 def _shuffle(module: Any, seed: int) -> None:
-    """Other random weights of the same distributions: the numbers of every parameter in another order."""
+    """Give the parameters further random weights of the same distributions: the numbers of each in another order."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)

@@ -17,7 +17,7 @@ from fx2onnx.capture import registry
 PACKAGE = "fx2onnx.capture."
 ROOMS = ("overloads", "quantized", "recording")
 WRITES = "recording.aliasing"
-"""Its inverses of views are imported by the first write, not by the views."""
+"""The file whose inverses of views are imported by the first write, not by the views."""
 
 
 def written() -> dict[str, list[str]]:

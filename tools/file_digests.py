@@ -96,7 +96,7 @@ def _exported(built: Any, source: str, way: str, folder: Path | None) -> Row:
 
 
 def _dynamic_shapes(built: Any, source: str) -> Any:
-    """Those of the zoo as declared; others are proposals, which may turn out static."""
+    """The dynamic sizes of a model: those of the zoo as declared, others as proposed, which may turn out static."""
     from dataclasses import replace
 
     from fx2onnx.cli.feeds import arguments_of, dynamic_shapes_of

@@ -88,7 +88,7 @@ def wonnx(model: bytes, inputs: Feeds, path: str) -> list[np.ndarray]:
 
 
 def rten(model: bytes, inputs: Feeds, path: str) -> list[np.ndarray]:
-    """Its converter alone: the runtime is a Rust library that no package for Python or Node.js brings."""
+    """Convert the model for rten: the runtime is a Rust library that no package for Python or Node.js brings."""
     import onnx
     from rten_convert.converter import Metadata, graph_from_onnx_graph, serialize_model
     from rten_convert.tensor_data import TensorDataBuilder

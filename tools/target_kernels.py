@@ -28,7 +28,7 @@ NUMPY_1 = ("1.16", "1.17", "1.18")
 """Releases that were built for NumPy 1."""
 TABLE = Path(__file__).parents[1] / "fx2onnx" / "targets" / "tables" / "onnxruntime.json"
 DTYPES = ("float", "double", "float16", "bfloat16", "int32", "int64", "bool", "uint8", "int8")
-"""That an operator with a function body is tried with."""
+"""The dtypes with which an operator with a function body is tried."""
 OPSETS = range(11, 28)
 OPEN_END = 2147483647
 

@@ -201,7 +201,7 @@ def _of_one_node(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def _write_constants(model: onnx.ModelProto, schema: Any, feeds: dict[str, np.ndarray]) -> None:
-    """Such inputs become initializers."""
+    """Turn the inputs that are constants in such models into initializers."""
     node = model.graph.node[0]
     for index, name in enumerate(node.input):
         formal = schema.inputs[min(index, len(schema.inputs) - 1)].name

@@ -80,7 +80,7 @@ def multiplied(op: Emit, left: ir.Value, right: ir.Value, multiply: Callable[...
 
 
 def conjugate(op: Emit, value: ir.Value | complex) -> ir.Value:
-    """Also of a number, as the gradient of a product with ``1j`` has it."""
+    """The complex conjugate of a value or of a number, as the gradient of a product with ``1j`` has it."""
     if isinstance(value, complex):
         return mark_complex(as_pair(op, value.conjugate(), D.DOUBLE))
     result = op.Mul(value, op.const(np.array([1.0, -1.0]), op.dtype(value)))

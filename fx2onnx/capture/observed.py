@@ -26,7 +26,7 @@ class Observed:
     arguments: Arguments
 
     def tensors(self) -> Tensors:
-        """Its tensors by the keys that lead to them, as the names of inputs are the first call's."""
+        """The call's tensors by the keys that lead to them, as the names of inputs are the first call's."""
         return {leaf.keys: leaf.tensor for leaf in self.arguments.leaves}
 
 

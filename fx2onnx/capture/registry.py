@@ -84,7 +84,7 @@ def register(kind: Kind, *overloads: OpOverload | str) -> Callable[[F], F]:
 
 
 def full_name(overload: OpOverload) -> str:
-    """Such as ``aten::slice.Tensor``."""
+    """The name of an overload with its namespace, such as ``aten::slice.Tensor``."""
     return overload.name()  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -35,8 +35,8 @@ def specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> Att
 
 
 def _with_equal_sizes(attempt: Attempt, env: ShapeEnv) -> Attempt:
-    """Also with the other sizes that nobody asked for by name and that operators of the same run found to be equal, or a number:
-    each would be the change of one more run.
+    """The attempt with the other sizes that nobody asked for by name and that operators of the same run found to be
+    equal, or a number: each would be the change of one more run.
     """
     for guard in env.guards.values():
         relation, known = (

@@ -47,7 +47,7 @@ class WeightFacts:
     place: tuple[str, ...]
     """The same for weights of one content: the place in another file, or a digest of what is inside."""
     modules: list[str] = field(default_factory=list)
-    """Those whose nodes read it."""
+    """The modules whose nodes read the weight."""
 
     @property
     def elements(self) -> int:

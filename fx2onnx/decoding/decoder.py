@@ -222,7 +222,7 @@ def cached_decoder(
 
 
 def _prompt_inputs(kwargs: Inputs, shapes: Shapes) -> tuple[Inputs, Shapes]:
-    """Those of ``text_inputs``, where there is no past."""
+    """The inputs of ``text_inputs`` without a past."""
     return kwargs, {name: {**axes, 1: SEQUENCE} for name, axes in shapes.items()}
 
 

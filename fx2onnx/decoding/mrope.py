@@ -146,7 +146,8 @@ def _column(place: _Place) -> torch.Tensor:
 def _closing(
     input_ids: torch.Tensor, image: torch.Tensor, tokens: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Those of ``tokens`` with none but such tokens between them and an image: the first behind it, and the others."""
+    """Masks of the tokens in ``tokens`` with none but such tokens between them and an image: the first behind it, and
+    the others."""
     closes = torch.zeros_like(image)
     for token in tokens:
         closes = closes | (input_ids == token)

@@ -192,7 +192,7 @@ class View:
         return self.side.backward(self.part)
 
     def own(self, node: ir.Node) -> Hashable:
-        """Its attributes."""
+        """The attributes of the node, as a key."""
         return tuple(sorted(self.side.attributes_of(node).items(), key=lambda item: item[0]))
 
 
@@ -275,9 +275,9 @@ class Takes(enum.Enum):
     """The choice of pairs among nodes of one key, in the order in which they run."""
 
     ONE = enum.auto()
-    """Those that are the only ones on their side."""
+    """The nodes that are the only ones on their side."""
     AS_MANY = enum.auto()
-    """Those of which there are as many on both sides."""
+    """All nodes, if there are as many on both sides."""
     FIRST = enum.auto()
     """As many as there are on both sides."""
 

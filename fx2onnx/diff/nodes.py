@@ -91,7 +91,7 @@ def compare_parts(one: Side, other: Side, first: Part, second: Part, found: Node
 
 
 def _paired_outputs(first: Part, second: Part) -> list[tuple[ir.Value, ir.Value]]:
-    """Those of the model by name, where both have the same names; else by order."""
+    """The pairs of outputs: of the model by name, where both have the same names; else by order."""
     names = {value.name: value for value in second.outputs}
     if not first.where and {value.name for value in first.outputs} == names.keys():
         return [(value, names[value.name]) for value in first.outputs]

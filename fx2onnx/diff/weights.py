@@ -111,7 +111,7 @@ def _elements(side: Side, value: ir.Value) -> Hashable:
 def _pairs(
     one: Side, other: Side, left: Weights, right: Weights, key: Callable[[Side, ir.Value], Hashable]
 ) -> list[tuple[ir.Value, ir.Value]]:
-    """Those of one key in order, each at most once."""
+    """The pairs of weights of one key in order, each at most once."""
     waiting: dict[Hashable, list[ir.Value]] = {}
     for value in right:
         waiting.setdefault(key(other, value), []).append(value)

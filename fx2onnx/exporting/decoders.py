@@ -30,7 +30,7 @@ def as_file(module: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def samples_of(module: Any) -> list[dict[str, Any]]:
-    """Other inputs to compare with than those of the export."""
+    """Further inputs to compare with, beside those of the export."""
     return module.samples if isinstance(module, GroupedDecoder) else []
 
 

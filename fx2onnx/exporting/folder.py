@@ -46,7 +46,7 @@ DATA_STEM = "weights"
 
 _COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
 _NOT_COPIED = (".index.json", MANIFEST, genai.CONFIG_FILE)
-"""Also what an earlier export into the checkpoint's own folder says of its files."""
+"""Endings of files that are not copied, such as those that an earlier export into the checkpoint's own folder wrote."""
 IN_PLACE_OPSET = 24
 """The first with TensorScatter, which writes into a cache."""
 

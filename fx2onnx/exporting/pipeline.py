@@ -170,7 +170,7 @@ class _Old:
     count: int = 0
     since: int = 0
     has_frozen: bool = False
-    """There were objects that the user froze, which stay frozen: they are counted one by one, so this is kept."""
+    """True if the user froze objects, which stay frozen: they are counted one by one, so this is kept."""
 
 
 _OLD = _Old()

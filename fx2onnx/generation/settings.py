@@ -63,7 +63,7 @@ _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 _SPELT = (*sorted(NAMES), "max_new_tokens", "eos_token_id", "pad_token_id", "on_token")
 _BEAMS = ("length_penalty", "early_stopping")
 _TAKEN: dict[str, tuple[Any, ...]] = {"use_cache": (True, None), "typical_p": (1.0, None), "penalty_alpha": (None,)}
-"""Other settings of transformers: what they may be, which changes nothing."""
+"""The values of further settings of transformers that change nothing."""
 _OTHERS = (
     "generation_config", "num_beam_groups", "diversity_penalty", "bad_words_ids", "force_words_ids", "constraints",
     "assistant_model", "prompt_lookup_num_tokens", "guidance_scale", "epsilon_cutoff", "eta_cutoff", "top_h", "sequence_bias",

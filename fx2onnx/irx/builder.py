@@ -39,7 +39,7 @@ class Key(NamedTuple):
     values: tuple[ir.Value, ...] = ()
     """The values that it is made of."""
     rest: tuple[Any, ...] = ()
-    """Other parts of the key: sizes, dtypes, an axis."""
+    """The other parts of the key: sizes, dtypes, an axis."""
 
 
 class Builder:

@@ -8,7 +8,7 @@ SCALE_EPSILONS = 32.0
 DISTANCE_RATIO = 8.0
 """The reference may be this many times as far from an engine as the two nearest of the three programs are apart."""
 MOST_BY_DISTANCE = 32.0
-"""And not farther than so many times ``SCALE_EPSILONS``: what is farther off, float64 judges."""
+"""The limit of ``DISTANCE_RATIO`` in ``SCALE_EPSILONS``: what is farther off, float64 judges."""
 ERROR_RATIO = 16.0
 """An engine may be this many times as far from float64 as the reference is: other summation orders and other erf or exp
 approximations stay below 8 over the zoo, wrong attributes are thousands off."""
@@ -48,7 +48,7 @@ STAGES = ((1, 0.0), (1, 2.0), (3, 2.0), (1, 4.0), (3, 4.0), (1, 8.0), (3, 8.0))
 """Runs, and by how many units in the last place their operators are off: more where these are not enough. In the first
 only equal numbers are chosen among otherwise."""
 EQUAL_STAGES = ((4, 2.0), (4, 8.0))
-"""Likewise where the order of equal numbers decides how many come out: these stay equal."""
+"""The stages where the order of equal numbers decides how many come out: these stay equal."""
 FEWER_STAGES = 3
 """On a file that is known to be wrong."""
 TRANSFORM_RUNS = 4
@@ -67,11 +67,12 @@ INPUT_RUNS = 3
 NEAR_THE_END = 2.0**-5
 """A share of the largest number of a dtype. A number that is nearer to it may be rounded beyond it."""
 UNSEEN_RATIO = 4.0
-"""Other inputs may be so many times as far off as those that a precision was measured on, and what is allowed of these."""
+"""The factor by which other inputs may be farther off than those that a precision was measured on, and than what is
+allowed of these."""
 
 # Arrays that a user gives (run --assert-outputs), and constants
 RTOL, ATOL = 1e-3, 1e-7
-"""Those of ONNX's own test cases."""
+"""The tolerances of ONNX's own test cases."""
 FOLDED_RTOL = 1e-6
 """Constants that were folded by other programs."""
 

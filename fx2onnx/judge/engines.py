@@ -215,9 +215,9 @@ def slowness(engine: str) -> int:
 
 
 SESSIONS = ("onnxruntime", "runner")
-"""Those with sessions (``open_session``), the one first that is taken where none is named."""
+"""The engines with sessions (``open_session``); the first is taken where none is named."""
 DEFAULT = ("runner", "onnxruntime")
-"""Those of a verification that names none: each further engine costs a run of the model for each sample."""
+"""The engines of a verification that names none: each further engine costs a run of the model for each sample."""
 
 
 _UNREGISTERED = re.compile(r"Fatal error: (?P<domain>[\w.-]+):\w+\(-?\d+\) is not a registered function/op")

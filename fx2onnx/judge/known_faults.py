@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KnownFaults:
-    """Those of each engine in one file."""
+    """The known faults of each engine that one file meets."""
 
     def __init__(self, proto: onnx.ModelProto, engines: Sequence[str]) -> None:
         self.by_engine = {engine: _met(proto, engine) for engine in engines}
@@ -73,7 +73,7 @@ def _target(engine: str) -> Target | None:
 
 
 def knowing(opset: int | None, engines: Sequence[str], note: Callable[[str], object]) -> list[str]:
-    """Those of ``engines`` that open files of ``opset``; ``note`` is told which are older."""
+    """The engines that open files of ``opset``; ``note`` is called with a sentence on each that is older."""
     kept = []
     for engine in engines:
         target = _target(engine)

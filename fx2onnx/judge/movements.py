@@ -141,7 +141,7 @@ class Movements:
         return found
 
     def _judge_elsewhere(self, got: Array) -> Judged:
-        """Likewise of another shape than eager PyTorch's, by the runs that have it, too."""
+        """Compare an output of another shape than eager PyTorch's with those of the runs that have it, too."""
         runs = [run for run in self._of_other_shapes.get(got.shape, ()) if not wrong_places(got, run)]
         if not runs:
             return Judged(float("inf"), 0.0, False, "rounding")

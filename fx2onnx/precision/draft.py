@@ -47,7 +47,7 @@ class Draft:
         self.weights: dict[ir.Value, str] = {}
         """Weights that stay in float32, and why."""
         self.vanishing: set[ir.Value] = set()
-        """Those of them that have numbers which 16 bits take for nothing."""
+        """The weights that stay in float32 and have numbers which are 0 in 16 bits."""
         self.near_zero: set[ir.Value] = set()
         """Results that may be no larger than these."""
         self.places = _read_as_integers(model)

@@ -61,7 +61,7 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 
 HEADROOM = 4.0
-"""Other inputs may give values so many times as large as those of the sample."""
+"""The factor by which values of other inputs may be larger than those of the sample."""
 SCALED, SCALED_HEADROOM = 16.0, 2.0
 """Floats of the sample times this are tried as well: as large as a verification draws them."""
 GOOD_UNITS = 16.0

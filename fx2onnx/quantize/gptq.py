@@ -158,7 +158,7 @@ class Moments:
 
     @classmethod
     def of(cls, columns: int) -> Moments:
-        """Those of no rows."""
+        """The moments of no rows."""
         gram = np.zeros((columns, columns), np.float32)
         return cls(gram, np.zeros_like(gram), np.zeros(columns, np.float64))
 

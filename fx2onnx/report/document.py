@@ -131,7 +131,7 @@ def model_page(facts: Mapping[str, Any], nodes: Iterable[Node], weights: Sequenc
 WIDTH, HEIGHT, MARGIN, TITLE = 720, 220, 72, 28
 """The size of one curve of the drawing in pixels; ``TITLE`` above each."""
 COLOURS = ("#4e8ef7", "#f2a33c", "#3fb68b", "#e8637c")
-"""Those of the page (assets/core.js)."""
+"""The colours of the page (assets/core.js)."""
 MOST_POINTS = 2000
 """The largest number of points of a curve in the drawing: more are thinner than a pixel."""
 

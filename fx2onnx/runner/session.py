@@ -251,7 +251,7 @@ class InferenceSession:
         iobinding.run(self, run_options)
 
     def set_providers(self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None) -> None:
-        """There is one provider; another one is answered with a warning."""
+        """Accept the one provider there is, and warn of others."""
         _check_providers(providers)
 
     def get_input_memory_infos(self) -> list[Any]:
@@ -288,10 +288,10 @@ class InferenceSession:
         """Accepted: no graph of a processor is kept."""
 
     def enable_fallback(self) -> None:
-        """There is one provider, so nothing to fall back to."""
+        """Do nothing: there is one provider, so nothing to fall back to."""
 
     def disable_fallback(self) -> None:
-        """There is one provider, so nothing to fall back to."""
+        """Do nothing: there is one provider, so nothing to fall back to."""
 
     def _wanted(self, output_names: Sequence[str] | None) -> list[int]:
         if not output_names:

@@ -32,7 +32,8 @@ class Parameter:
 
     name: str
     variable: str
-    """Such as "T"; "" where the type is fixed, or may differ between the values of a variadic parameter."""
+    """The type variable, such as "T"; "" where the type is fixed, or may differ between the values of a variadic
+    parameter."""
     types: frozenset[str]
     is_optional: bool
 

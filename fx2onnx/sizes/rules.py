@@ -302,7 +302,7 @@ MOST_DENOMINATOR = 1 << 10
 
 
 MOST_DIVISOR = 1 << 20
-"""Likewise of the number that a fraction is divided by."""
+"""The largest number by which a fraction is divided."""
 
 
 def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:

@@ -291,7 +291,8 @@ class Equalities:
             yield zero.symbols(), zero
 
     def adding(self, one: Scalar, other: Scalar, replaceable: frozenset[str]) -> Equalities:
-        """These, and that the two are equal. A symbol of ``replaceable`` is replaced in preference to another, a new one to an old."""
+        """These equalities, and that the two are equal. A symbol of ``replaceable`` is replaced in preference to
+        another, a new one to an old."""
         gap = self.reduced(one - other)
         if not isinstance(gap, Dim) or gap.is_real:
             return self

@@ -27,7 +27,7 @@ NEWEST = 2
 """The newest form of an entry that is read: 2 knows ``unless``."""
 Op: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 MOST_CLAUSES = 16
-"""That one relation of sizes is stated as."""
+"""The largest number of clauses that state one relation of sizes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Root:
     constant: int = 0
 
     def size(self, whole: int) -> int:
-        """That of the name where the multiple is ``whole``, rounded down."""
+        """The value of the name where the multiple is ``whole``, rounded down."""
         return (whole - self.constant) // self.factor
 
 

@@ -21,7 +21,7 @@ def summary(error: BaseException | None, text: Callable[[BaseException], str] = 
 def reported(
     what: str, *, text: Callable[[BaseException], str] = first_line, next: str = "", code: str = "E601"
 ) -> Iterator[None]:
-    """Whatever is raised inside becomes a UserError of the code with ``what``; a UserError stays as it is."""
+    """Turn every exception inside into a UserError of the code with ``what``; a UserError stays as it is."""
     try:
         yield
     except UserError:

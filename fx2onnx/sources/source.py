@@ -69,7 +69,7 @@ class Options:
     )
 
     def sizes(self) -> dict[str, int]:
-        """Those that are asked for, by name."""
+        """The sizes that are asked for, by name."""
         asked = {"batch": self.batch, "seq": self.seq, "image_size": self.image_size}
         return {name: size for name, size in asked.items() if size is not None}
 

@@ -79,7 +79,7 @@ class Notes:
     casts: dict[str, int] = field(default_factory=dict)
     """``bfloat16 MatMul in float`` -> number of nodes between casts, since the target has no kernel."""
     forms: dict[str, int] = field(default_factory=dict)
-    """Other changes for the target, and the number of each."""
+    """The further changes for the target, and the number of each."""
 
 
 Step: TypeAlias = Callable[[ir.Model, Wanted], Notes | None]

@@ -44,7 +44,7 @@ class Fault:
     """True if the node is to be computed in float32, between casts (``fit``), before others are changed."""
     ends_process: bool = False
     forms: Mapping[str, Form] = field(default_factory=dict)
-    """Other nodes for such a node, by its operator (``fit``)."""
+    """The nodes that take the place of such a node, by its operator (``fit``)."""
 
 
 def of(target: Target) -> list[Fault]:
@@ -62,7 +62,7 @@ def _is_of_release(fault: Fault, target: Target) -> bool:
 
 
 def runtimes() -> set[str]:
-    """Those of which faults are known."""
+    """The runtimes of which faults are known."""
     return {fault.runtime for fault in (*FAULTS, *ADDED)}
 
 
@@ -400,4 +400,4 @@ FAULTS = (
 )
 
 ADDED: list[Fault] = []
-"""Those of the user's tables."""
+"""The faults of the user's tables."""

@@ -54,15 +54,16 @@ class Target:
     rows: Mapping[str, Any] | None = None
     """The table: ``domain::operator`` -> kernels as they are in the file. None: nothing is known."""
     bodies: Mapping[str, Any] = field(default_factory=dict)
-    """Likewise, of operators that the runtime takes apart into others: versions are opsets of the model."""
+    """The table of operators that the runtime takes apart into others: versions are opsets of the model."""
     fails: Mapping[str, Any] | None = None
-    """Likewise, the operators and dtypes that were tried and do not run: of what stands neither here nor in ``rows`` nothing is
-    known. None: what does not stand in ``rows`` does not run.
+    """The table of operators and dtypes that were tried and do not run: of what stands neither here nor in ``rows``
+    nothing is known. None: what does not stand in ``rows`` does not run.
     """
     lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """``::operator`` -> attributes and optional inputs that the runtime does not have, as ``features.py`` names them."""
     lacks_in: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Likewise, but in some dtypes alone: ``{"::ScatterND": {"reduction=add": "float16 bfloat16"}}``."""
+    """The attributes and inputs that are missing in some dtypes alone: ``{"::ScatterND": {"reduction=add": "float16
+    bfloat16"}}``."""
 
     def kernels(self, domain: str, op_type: str) -> tuple[RuntimeKernel, ...] | None:
         """The kernels of an operator, none if there are none; None where the target has no table."""

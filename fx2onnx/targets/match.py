@@ -66,7 +66,7 @@ Signature = tuple[tuple[str, ...], tuple[str, ...]]
 STANDARD = ("", "ai.onnx.ml")
 """ONNX's own domains."""
 KNOWN = (*STANDARD, MICROSOFT)
-"""Those whose operators runtimes are asked for."""
+"""The domains whose operators runtimes are asked for."""
 
 
 @cache

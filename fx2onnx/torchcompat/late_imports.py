@@ -22,7 +22,8 @@ class Lock(Protocol):
 
 
 COMPILER = "torch._dynamo"
-"""It takes longer to import than an export takes; many a module is exported without it."""
+"""The module of torch's compiler, which takes longer to import than an export takes; many modules are exported without
+it."""
 WAITS_SECONDS = 10.0
 """So long does a thread that was started during a capture wait for its end before it imports the compiler."""
 

@@ -24,7 +24,7 @@ class Leaf:
     value: Any
 
     def path(self) -> str:
-        """Such as ``[0]['ids']``."""
+        """The path of the leaf, such as ``[0]['ids']``."""
         return "".join(f"[{key!r}]" for key in self.keys)
 
 

@@ -92,7 +92,7 @@ def set_mode_notes(notes: tuple[bool, ...]) -> None:
 
 
 def dispatch_keys() -> tuple[int, int]:
-    """Those that are on and off; autocast is on for a kind of device where its key is not off."""
+    """The dispatch keys that are on and off; autocast is on for a kind of device where its key is not off."""
     return _C._dispatch_tls_local_include_set().raw_repr(), _C._dispatch_tls_local_exclude_set().raw_repr()
 
 

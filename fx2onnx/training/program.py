@@ -64,7 +64,7 @@ class TrainingPlan:
     held: Tensors = field(default_factory=dict)
     """Parameters that are inputs, and stay as they are."""
     buffers: Tensors = field(default_factory=dict)
-    """Those that a step changes, and parameters that forward itself does."""
+    """The buffers that a step changes, and parameters that forward itself does."""
 
     def inputs(self, kind: GraphKind, *, with_state: bool = True) -> Tensors:
         """A sample of every input of the graph, by name; ``with_state`` also the numbers of the optimizer's state, which is
@@ -206,7 +206,7 @@ class TrainingProgram(torch.nn.Module):
                 table.sparse = True
 
     def _draws(self, tensors: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
-        """Whatever replaces functions of torch while the module runs."""
+        """The context in which dropout draws from the seed, or is off, while the module runs."""
         if self.plan.training.dropout == "seeded":
             return seeded(tensors[SEED], self.module)
         return unseeded()

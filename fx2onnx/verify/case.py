@@ -26,7 +26,7 @@ from fx2onnx.verify.work import WorkBudget
 _LONGEST = 20.0
 """Seconds that a run on other inputs than the sample may take, or 40 times what it takes on the sample where that is more."""
 _LONGEST_ON_SAMPLE = 600.0
-"""Likewise of an engine on the sample, or 200 times what eager PyTorch takes."""
+"""Seconds that a run of an engine on the sample may take, or 200 times what eager PyTorch takes."""
 MOST_TIMEOUTS = 2
 
 
@@ -49,7 +49,7 @@ class Case:
     says_nothing: frozenset[str] = frozenset()
     """Kinds of floats that are not tried."""
     random_outputs: set[int] = field(default_factory=set)
-    """Those that depend on random numbers which cannot be fed, on inputs so far."""
+    """The outputs that depend on random numbers which cannot be fed, on inputs so far."""
     turns: int = 0
     """Turns of the loops on the sample."""
     timeouts: int = 0
@@ -71,7 +71,7 @@ PRECISE_NOTE = (
 """A note of the verdict."""
 
 NOT_PRECISE_NOTE = f"onnxruntime does not run the model with {PRECISE_OPTION[0]}={PRECISE_OPTION[1]}: it ran without"
-"""Likewise."""
+"""A note of the verdict where that option fails."""
 
 
 def opened(

@@ -23,8 +23,8 @@ BY_ANY_ENGINE = WITHOUT_NUMBERS | NEAR_FLOAT64
 """Kinds on which an output is right where some engine gives it: engines have habits of their own there, of which ONNX says
 nothing, such as the NaN that a maximum drops."""
 BY_ANY_ENGINE_IN_HALF = BY_ANY_ENGINE | {"masked", "hidden"}
-"""Likewise of a file in float16: where a whole row is masked it is the digits that a runtime keeps between nodes which say
-whether -65504 swallows the scores."""
+"""Kinds, as above, for a file in float16: where a whole row is masked it is the digits that a runtime keeps between
+nodes which say whether -65504 swallows the scores."""
 SPOILING = frozenset({"nan", "infinite"})
 """Kinds on which integers, such as the place of the largest, say nothing."""
 _UNSPOKEN_OF = (
@@ -67,7 +67,7 @@ NO_WHOLE_NUMBER = SPOILING | {"huge"}
 
 _SCALES = {"large": 16.0, "small": 1 / 512}
 _NARROW_SCALES = {"large": 4.0, "small": 1 / 16}
-"""Those of files in float16: products of several such numbers have room there, and all their digits."""
+"""The scales for files in float16: products of several such numbers have room there, and all their digits."""
 _FAR = 2.0**16
 _HUGE, _TINY = 2.0**66, 2.0**-80
 _MEAN = 256.0
@@ -75,7 +75,7 @@ _MEAN = 256.0
 _LEAST_SPECIAL = 8
 """One number of so many."""
 _FEW = 16
-"""Likewise, of what spoils whatever is computed of it."""
+"""The share of numbers that spoil whatever is computed of them: one of so many."""
 
 
 class Spread(Protocol):

@@ -37,7 +37,7 @@ _ALWAYS: dict[str, tuple[float, ...]] = {
     "hardshrink": (0.5,), "softshrink": (0.5,), "hardsigmoid": (3.0,), "hardswish": (3.0,), "relu6": (6.0,),
     "softplus": (20.0,),
 }  # fmt: skip
-"""Those that an operator has by itself, by default or always."""
+"""The numbers that an operator compares with by itself, by default or always."""
 _INFINITIES = (math.inf, -math.inf)
 _SPECIAL: dict[str, tuple[float, ...]] = {
     **dict.fromkeys(("isnan", "nansum", "nanmedian"), (math.nan,)),

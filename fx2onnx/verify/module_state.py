@@ -216,7 +216,7 @@ def _parts(one: Array, other: Array) -> Iterator[tuple[Array, Array]]:
 _WRITTEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.WeakKeyDictionary()
 """Parameters that forward is known to write into."""
 _SEEN: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, frozenset[str]]] = weakref.WeakKeyDictionary()
-"""Those that a first run wrote into, in training mode or not."""
+"""The parameters that a first run wrote into, in training mode or not."""
 
 
 @contextlib.contextmanager

@@ -38,13 +38,13 @@ FROM_ONE_ON = "{}: of {} {}, as eager PyTorch does: the sizes that a file declar
 CUT_SHORT = "{}: to judge {} takes too long"
 """A line for what was left out: a comparison that takes too long."""
 UNDEFINED = "{}: eager PyTorch gives something else each time for {}"
-"""Likewise."""
+"""A line for what was left out: outputs without a fixed value."""
 SINGULAR = "{}: a singular matrix decides what {} is"
 """A line for what was left out: outputs that depend on a singular matrix."""
 WITHOUT_ORDER = (
     "{}: on {} the module chooses among NaN or equal infinities, or reads the sign of NaN: ONNX says nothing of either"
 )
-"""Likewise."""
+"""A line for what was left out: outputs that ONNX does not define."""
 
 
 class Outputs:

@@ -63,7 +63,7 @@ _NEAR_ONE = frozenset(
 is off by units of one.
 """
 _NEAR_ONE_IN_RECURRENT = frozenset(["tanh", "tanh_"])
-"""Likewise those of ONNX's recurrent operators."""
+"""Operators that onnxruntime's recurrent operators, too, compute as a difference of numbers near one."""
 _CENTRING = frozenset(
     [
         "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",

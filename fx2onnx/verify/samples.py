@@ -36,7 +36,7 @@ FAR = 260
 MOST_MARK = 1024
 """The largest number that integers of a module are compared with, such as a window of attention, behind which sizes go."""
 MOST_BOUND = 2048
-"""Likewise of numbers of the file that bound a size."""
+"""The largest number of the file that bounds a size, behind which sizes go."""
 MOST_BOUNDS = 3
 """So many of them are tried for each dim."""
 MOST_ALONE = 4
@@ -240,7 +240,7 @@ class Maker:
         return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes), rising)
 
     def make(self, sample: Sample, *, tame: bool = False) -> list[torch.Tensor]:
-        """Its tensors; ``tame``, where the module does not run on what its kind of values may be."""
+        """The tensors of the sample; ``tame``, where the module does not run on what its kind of values may be."""
         generator = torch.Generator().manual_seed(sample.seed)
         made = []
         for original, axes, values in zip(self.originals, self.axes, self.values, strict=True):

@@ -57,7 +57,7 @@ class Values:
     def of(
         tensor: torch.Tensor, rows: tuple[int, int] | None, marks: Marks = NONE, *, is_narrow: bool = False
     ) -> Values:
-        """Those of the sample; ``rows`` are the least and the largest integer that picks a row of a table."""
+        """The values of the sample; ``rows`` are the least and the largest integer that picks a row of a table."""
         if not tensor.numel():
             return Values("empty")
         if tensor.is_complex():
@@ -88,7 +88,7 @@ class Values:
         return replace(self, low=low, high=min(counts) - 1, marks=_within(self.marks, low, min(counts) - 1))
 
     def ends(self, like: torch.Tensor) -> set[str]:
-        """Those of ENDS that mean something for such an input, ``like`` the sample's."""
+        """The kinds of ENDS that mean something for such an input, ``like`` the sample's."""
         if self.role == "mask":
             between = {"between"} if like.is_floating_point() else set()
             return between | ({"masked", "hidden"} if not _is_switch(like) and like.shape[-1] > 1 else set())

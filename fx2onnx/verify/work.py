@@ -49,7 +49,7 @@ class WorkBudget:
     sample: float = 0.0
     """The cost of a run of eager PyTorch on the sample."""
     last: float = 0.0
-    """Likewise on the inputs that were tried last."""
+    """The cost of a run on the inputs that were tried last."""
     small_share: float = 1.0
     """The size of the smallest inputs so far, as a share of the sample's numbers."""
     small: float | None = None

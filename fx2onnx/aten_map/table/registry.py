@@ -31,7 +31,7 @@ RENAMED = {"grad_output": "grad"}
 """Arguments that schemas of some versions of torch call otherwise than the functions here."""
 
 OpOverload: TypeAlias = torch._ops.OpOverload
-"""It has no public name."""
+"""The class of overloads, which has no public name in torch."""
 Translation: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=Translation)
 

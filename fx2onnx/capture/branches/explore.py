@@ -99,7 +99,7 @@ def _with_paths_per_call(attempt: Attempt, kinds: frozenset[type]) -> Attempt:
 
 
 class _ManyPaths(Exception):
-    """There are so many that they may be better joined within modules."""
+    """Too many paths: they may be better joined within modules."""
 
 
 def _joined_in_deciding_modules(run: Run, attempt: Attempt, decided_in: Collection[tuple[str, ...]]) -> Recorded | None:
@@ -152,7 +152,7 @@ class Exploration:
         self._runs_left = MAX_PATHS_BY_SIZES
         self._by_data_left = MAX_PATHS - 1
         self.most_runs = 0
-        """There may be no more, where it is not 0."""
+        """The largest number of runs; 0 for no limit."""
         self.decided_in: dict[tuple[str, ...], None] = {}
         """The modules that ran where a size decided, outermost first."""
 

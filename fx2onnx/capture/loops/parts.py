@@ -59,7 +59,7 @@ class HandedOn:
     given: Value = None
     """In the turn that runs now."""
     given_version: int = 0
-    """That of the memory, before the turn writes into it."""
+    """The version of the memory before the turn writes into it."""
     output: Value = None
     """The ``Join`` that the turn leaves."""
 

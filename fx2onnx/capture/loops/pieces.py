@@ -69,7 +69,7 @@ def _line(atom: Atom, turn: Dim) -> tuple[Dim, DimLike] | None:
 
 
 def _arguments(atom: Atom) -> list[Value]:
-    """Those of a minimum and of minima within it."""
+    """The arguments of a minimum and of minima within it."""
     found: list[Value] = []
     for arg in atom.args:
         inner = arg.only_atom() if isinstance(arg, Dim) else None

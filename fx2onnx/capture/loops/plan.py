@@ -207,7 +207,7 @@ class Plan(GrowingLists):
         self._shared = self.loop.shares
 
     def count(self, index: Dim, before: Iterable[Numbers]) -> None:
-        """Also hand on the number of turns so far, and those but for a turn that some exits leave."""
+        """Hand on the number of turns so far, too, and the number without a turn that some exits leave."""
         self._counters = {}
         linear = [part.before for entry in self.entries.values() for part in entry.parts if isinstance(part, Linear)]
         for exits in dict.fromkeys([frozenset[Hashable](), *linear, *before]):

@@ -55,7 +55,7 @@ ADVANCING_TYPES: tuple[type, ...] = (
     random.Random, np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, io.IOBase, queue.Queue,
     queue.SimpleQueue, bytearray, array.array, types.GeneratorType, StandIn,
 )  # fmt: skip
-"""Besides iterators, classes of objects that go on as they are used (``advancing.py``)."""
+"""Classes of objects that change as they are used, besides iterators (``advancing.py``)."""
 _NOT_LOOKED_INTO = (
     type, types.ModuleType, BaseException, enum.Enum, torch.Size, str, bytes, int, float,
 )  # fmt: skip
@@ -94,7 +94,8 @@ class Snapshot:
     ) -> None:
         """``namespaces`` of the functions that all these hold: by name, dicts of globals and classes, and what of them may change."""
         self.tensors: dict[int, torch.Tensor] = {}
-        """Those that are no parameters or buffers of the modules, by id; and buffers of modules that no other one has as a child."""
+        """Tensors by id that are no parameters or buffers of the modules, and buffers of modules that no other one has
+        as a child."""
         self.entries: list[Entry] = []
         self._empty: list[Value] = []
         self.has_advancing = False

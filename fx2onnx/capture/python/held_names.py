@@ -204,7 +204,7 @@ class Names:
         ]
 
     def put(self, values: dict[str, torch.Tensor]) -> None:
-        """Other tensors in the places of these names."""
+        """Put tensors into the places of these names."""
         places = self.places() if values else {}
         for name, value in values.items():
             if name in places:

@@ -49,7 +49,7 @@ class Leaf:
 
     @property
     def path(self) -> str:
-        """Such as ``ids`` or ``past[0][1]``, ``state.h`` in an object."""
+        """The path of the leaf, such as ``ids`` or ``past[0][1]``, ``state.h`` in an object."""
         if self.place:
             return self.place.removeprefix(ARGUMENT)
         return str(self.keys[0]) + "".join(f"[{key!r}]" for key in self.keys[1:])
@@ -82,7 +82,7 @@ class Arguments:
         return [(name, value) for name, value in self.named if not isinstance(value, torch.Tensor)]
 
     def held(self, values: Sequence[T]) -> dict[str, T]:
-        """Those of ``values``, one for each leaf, that are put into modules and objects, by name."""
+        """The ``values``, one for each leaf, that are put into modules and objects, by name."""
         return {leaf.place: value for leaf, value in zip(self.leaves, values, strict=True) if leaf.place}
 
     def name_of(self, place: str) -> str:

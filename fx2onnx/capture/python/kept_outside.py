@@ -133,7 +133,7 @@ def _taken_out(
 
 
 def _changeable(found: list[object], *own: object) -> list[object]:
-    """Those that are neither frames, which would make cycles with variables that hold them, nor our own."""
+    """The found objects without frames, which would make cycles with variables that hold them, and without our own."""
     return [each for each in found if not isinstance(each, FrameType) and all(each is not one for one in (found, *own))]
 
 

@@ -147,7 +147,8 @@ def keep_process_state() -> None:
 
 
 def keep_host_states() -> None:
-    """Likewise of what Python and NumPy draw."""
+    """Until ``Changes`` end, forward may draw random numbers of Python and NumPy: afterwards they go on as if it had
+    not."""
     before_change(functools.partial(_put_host_states_back, *_states()[1:]))
 
 

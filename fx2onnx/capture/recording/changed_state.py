@@ -162,7 +162,7 @@ class Containers:
         self._before = dict(self._tensors())
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Those inside containers, by names such as ``cache['key']`` and ``cache[0]``."""
+        """The tensors inside containers, by names such as ``cache['key']`` and ``cache[0]``."""
         for leaf in flatten(self._given, keeps_dataclasses=True)[0]:
             part, place, *inner = leaf.keys
             if inner and isinstance(leaf.value, torch.Tensor):

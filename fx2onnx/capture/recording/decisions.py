@@ -76,7 +76,7 @@ class Decision:
     test: Test
     holds: bool
     is_by_sizes: bool
-    """And not by data."""
+    """True if sizes decide, False if data does."""
     calls: int
     weights: int
     error: UserError

@@ -297,7 +297,7 @@ class _Trial:
         return not any(dim.symbols() & self.env.unbacked for dim in _symbolic((*args, *kwargs.values())))
 
     def elements(self, more: tuple[object, ...] = (), *sizes: Sequence[object]) -> int:
-        """Those of all operands, of ``more``, and of tensors of ``sizes``."""
+        """The number of elements of all operands, of ``more``, and of tensors of ``sizes``."""
         found = 0
         tensors = (*self._operands(), *_tensors(more))
         for shape in (*(tensor.shape for tensor in tensors), *sizes):

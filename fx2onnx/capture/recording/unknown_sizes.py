@@ -24,7 +24,7 @@ from fx2onnx.torchcompat.operators import OpOverload
 Result: TypeAlias = Any
 """The result of an operator."""
 MOST_EQUALITIES = 8
-"""That one call of an operator needs of sizes that only the data tells."""
+"""The largest number of equalities of data-dependent sizes that one call of an operator needs."""
 _OTHER_SIZES = ((2, 3, 5, 7), (7, 5, 3, 2), (4099, 8191, 16381, 32749), (32749, 16381, 8191, 4099))
 """In what order sizes lie decides nothing of a result whose type is the same at all of these."""
 

@@ -20,7 +20,7 @@ from fx2onnx.torchcompat.asked_code import asserted_by_user, file_of_number, loo
 from fx2onnx.torchcompat.frames import user_location
 
 MOST_NUMBERS = 5
-"""That an expression may be, for all of them to be in the file."""
+"""The largest number of values of an expression for which all are in the file."""
 MOST_UNROLLED = 128
 """Turns of a loop over a named size that a run without loops of the file goes through."""
 

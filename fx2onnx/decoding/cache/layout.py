@@ -49,7 +49,7 @@ class KeepingPrompt:
     keys: torch.Tensor
     values: torch.Tensor
     prefill_cumulative_length: int
-    """Here of all tokens so far."""
+    """The number of all tokens so far, here."""
     sliding_window: int
 
     @property

@@ -60,7 +60,7 @@ class CrossAttentionTrials:
 
     @property
     def by_token(self) -> dict[str, InputFactory]:
-        """Those arguments beside the images that have a row for each token."""
+        """The factories of arguments beside the images that have a row for each token."""
         return {name: factory for name, factory in self.factories.items() if SEQUENCE in factory.axes.values()}
 
 

@@ -188,7 +188,7 @@ def choices_of(model: Model) -> Iterator[dict[str, InputFactory]]:
 
 
 def _text_of(model: Model, inputs: Mapping[str, torch.Tensor]) -> Inputs:
-    """Those of the inputs that generation hands to forward: some models count positions themselves."""
+    """The inputs that generation hands to forward: some models count positions themselves."""
     kept = _handed_on(model, inputs, is_first_iteration=True)
     return {key: value for key, value in inputs.items() if key in kept}
 

@@ -70,7 +70,7 @@ FILM = Modality(
 
 
 def modalities_of(model: Model) -> list[Modality]:
-    """Those that ``model`` has an encoder and a token for."""
+    """The modalities for which ``model`` has an encoder and a token."""
     without = {m.name for m in MODALITIES if getattr(model.config, m.config, "") is None}
     sees = owner_of(model, MODALITIES[0]) is not None
     films = [] if sees or FILM.argument not in parameters_of(model, FILM) else [FILM]

@@ -33,7 +33,7 @@ class Gate(NamedTuple):
     interleaved: bool = False
 
     def of(self, x: Tensor) -> Tensor:
-        """Its numbers for those of the first product."""
+        """The activations of the expert for the results of its first product."""
         if self.activation != "swiglu":
             return ACTIVATIONS[self.activation](x)
         gate, up = (x[..., 0::2], x[..., 1::2]) if self.interleaved else x.chunk(2, dim=-1)
@@ -47,7 +47,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: functional.gelu(x, approximate="tanh"),
     "identity": lambda x: x,
 }
-"""Those of an expert without a gate that onnxruntime's operator has."""
+"""The activations that onnxruntime's operator has for an expert without a gate."""
 SMALL, WIDE = 1 / 128, 1e4
 """Numbers that every limit is between."""
 

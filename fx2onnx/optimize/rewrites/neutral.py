@@ -74,7 +74,7 @@ class DropNeutralOperand(Removal):
 
 
 def _is_negative(value: ir.Value | None) -> bool:
-    """Also of zeros, which have a sign."""
+    """Return whether the value is a negative number or a zero with a sign."""
     number = scalar_of(value)
     return number is not None and math.copysign(1.0, number) < 0
 

@@ -26,7 +26,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ORDERS = {"LSTM": (3, 1, 2, 0), "GRU": (0, 1, 2), "RNN": (0,)}
 """The gates of an operator as the steps want them."""
 SIGMOIDS = {"LSTM": slice(1, 4), "GRU": slice(0, 2), "RNN": slice(0, 0)}
-"""Those of them that go through the sigmoid."""
+"""The gates, in that order, that go through the sigmoid."""
 
 
 @dataclass(frozen=True, slots=True)

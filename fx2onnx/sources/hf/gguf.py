@@ -49,7 +49,7 @@ LARGEST_MADE_BYTES = 8 << 30
 
 
 def architectures() -> list[str]:
-    """Those that transformers can build."""
+    """The architectures that transformers can build."""
     return sorted(_loader().GGUF_SUPPORTED_ARCHITECTURES)
 
 

@@ -99,7 +99,7 @@ def _is_accepted(module: Model, samples: Inputs) -> bool:
 
 
 def baked_inputs(samples: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    """Those of the sample inputs whose values, not only their shapes, decide what forward does."""
+    """The sample inputs whose values, not only their shapes, decide what forward does."""
     return tuple(name for name in samples if name in _DECIDING)
 
 

@@ -90,5 +90,5 @@ def set_use_cache(config: Config, value: bool) -> None:
 
 
 def main_dtype(module: nn.Module) -> torch.dtype:
-    """That of the first floating parameter."""
+    """The dtype of the first floating parameter."""
     return next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)

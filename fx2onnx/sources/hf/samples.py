@@ -309,7 +309,7 @@ def _channel_ids(context: SampleContext) -> torch.Tensor:
 
 
 def other_forms(name: str, context: SampleContext, *, in_patches: bool) -> Iterator[InputFactory]:
-    """Other shapes in which models take the argument ``name``."""
+    """The further shapes in which models take the argument ``name``."""
     if in_patches:
         if name in ("pixel_values", "hidden_states"):
             yield InputFactory(_patches_of_stem, {})

@@ -75,5 +75,5 @@ def reshaped(op: Emit, x: ir.Value, kept: int, sizes: list[int]) -> ir.Value:
 
 
 def image_axes(x: ir.Value) -> list[int]:
-    """Those behind batch and channels."""
+    """The axes behind batch and channels."""
     return [*range(2, len(dims_of(x)))]

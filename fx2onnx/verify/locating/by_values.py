@@ -272,7 +272,7 @@ def where_failed(verdict: Verdict) -> Elsewhere | None:
 def without_inputs(
     root: torch.nn.Module, arguments: Arguments, inputs: Sequence[str], baked: Sequence[str]
 ) -> Iterator[Elsewhere]:
-    """Other values of the arguments that the file has no input for: a verification keeps theirs."""
+    """The further values of arguments that the file has no input for: a verification keeps theirs."""
     names = [leaf.name for leaf in arguments.leaves]
     lost = vanished(names, assign(names, inputs, baked), baked)
     if not lost:

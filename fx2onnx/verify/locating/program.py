@@ -53,7 +53,7 @@ class Settings:
 
     @classmethod
     def of_options(cls, options: Asked) -> Settings:
-        """Those of an export whose options are known."""
+        """The settings of an export whose options are known."""
         return cls(
             options.capture,
             options.opset,

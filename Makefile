@@ -139,7 +139,7 @@ page.dynamic-libraries = studies.dynamic_libraries ## networks of diffusers, MON
 page.data-size-programs = studies.data_size_programs ## programs with data-dependent sizes beside eager PyTorch; resumes (minutes)
 page.quantized-zoo = studies.quantized_zoo --write docs/measured/quantized_zoo.md ## every zoo model with low-bit weights, verified (20 minutes)
 page.target-files = studies.target_files ## what lint says of 100 exports beside what the runtimes do, after `make target-probes` (minutes)
-page.pipelines = studies.pipelines ## every diffusers pipeline of studies/tiny_pipelines.py exported, run and compared with diffusers (ten minutes)
+page.pipelines = studies.pipelines ## every diffusers pipeline of studies/tiny_pipelines exported, run and compared with diffusers (ten minutes)
 page.generation-coverage = studies.coverage_generation ## generation of every transformers type with a cache (hours)
 
 THREADED := benchmarks scaling start-time training-speed

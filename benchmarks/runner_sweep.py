@@ -208,7 +208,8 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    from benchmarks.runner_sweep_cases import ZOO, cases, zoo_models
+    from benchmarks import runner_sweep_operators as operators
+    from benchmarks.runner_sweep_cases import ZOO, model_graphs, small_graphs, zoo_models
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("labels", nargs="*", help="only cases whose label has one of these in it")
@@ -222,10 +223,13 @@ def main() -> None:
         return not options.labels or any(part in label for part in options.labels)
 
     options.models.mkdir(parents=True, exist_ok=True)
+    families = (
+        *(operators.convolutions, operators.products, operators.recurrences),
+        *(operators.elementwise, operators.reductions, operators.movements, small_graphs, model_graphs),
+    )
+    cases = (case for family in families for case in family() if is_wanted(case.label))
     rows = []
-    for case in itertools.chain(
-        filter(lambda case: is_wanted(case.label), cases()), zoo_models(options.models, list(filter(is_wanted, ZOO)))
-    ):
+    for case in itertools.chain(cases, zoo_models(options.models, list(filter(is_wanted, ZOO)))):
         row = measure(case, options.seconds, options.profile)
         print(
             f"{row.label:44s} {row.ours_us:10.1f} us {row.theirs_us:10.1f} us {row.ratio:8.2f}  error {row.error:.0e}",

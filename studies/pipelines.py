@@ -1,4 +1,4 @@
-"""Every pipeline of ``tiny_pipelines.py`` exported, loaded, and compared with diffusers from the same noise, into
+"""Every pipeline of ``tiny_pipelines`` exported, loaded, and compared with diffusers from the same noise, into
 ``docs/measured/pipelines.md``.
 
 ``python -m studies.pipelines flux sana`` runs some. Rows are kept in a file, and the page has the newest of each pipeline.

@@ -1,4 +1,4 @@
-"""The growth of export time and memory with the sample's size and with depth.
+"""The growth of export time and memory with the example's size and with depth.
 
 One process, warm, variants in turn, medians; ratios are the claim. Memory is the growth of the peak resident set during one
 whole export, in a process of its own that has the model loaded and a smaller one of its kind exported before.

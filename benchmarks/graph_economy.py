@@ -1,10 +1,10 @@
-"""Nodes and onnxruntime latency of our files against ``torch.onnx.export(dynamo=True)`` after its optimiser.
+"""Nodes and onnxruntime latency of our files against ``torch.onnx.export(dynamo=True)`` after its optimizer.
 
     python -m benchmarks.graph_economy [--models a,b] [--rounds 15] [--opset 20] [--threads 1]
 
 Latencies are medians of interleaved runs of both files on the same feeds; below 1 ours is faster. Where
 ``torch.onnx.export`` fails, it is tried again with transformers' eager attention (marked ``+``); where it fails then, too,
-ours is measured against our own graph without optimisation (marked ``*``).
+ours is measured against our own graph without optimization (marked ``*``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def node_count(path: Path) -> int:
 
 
 def feeds_for(runner: Any, source: Any) -> dict[str, Any]:
-    """The sample's tensors by the order of the inputs, which both exporters keep."""
+    """The example's tensors by the order of the inputs, which both exporters keep."""
     import torch
 
     leaves = [

@@ -40,7 +40,7 @@ print((peak_kib() - base) / 1024)
 
 
 def opened(path: str) -> Any:
-    """With one thread and all optimisations."""
+    """With one thread and all optimizations."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

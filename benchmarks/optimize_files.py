@@ -97,7 +97,7 @@ def count_nodes(path: Path) -> int:
 
 
 def session(path: Path) -> onnxruntime.InferenceSession:
-    """One thread, everything that onnxruntime optimises itself."""
+    """One thread, everything that onnxruntime optimizes itself."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4

@@ -251,7 +251,7 @@ def _first_alone(leaf: torch.Tensor, number: int | None = None) -> torch.Tensor:
 
 
 def _first_most(leaf: torch.Tensor, total: int) -> torch.Tensor:
-    """Ones, but for the first number, that add up to ``total``, as sizes of batches."""
+    """Ones, except for the first number, that add up to ``total``, as sizes of batches."""
     made = torch.ones_like(leaf)
     if leaf.numel():
         made.reshape(-1)[0] = torch.tensor(total - leaf.numel() + 1)

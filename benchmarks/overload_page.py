@@ -35,7 +35,7 @@ def describe(row: dict[str, Any]) -> str:
 
 
 def write_page(page: Path, rows: Sequence[dict[str, Any]], seeds: Sequence[int], each: int, is_again: bool) -> None:
-    """``is_again``: calls that were wrong were examined once more after the code was mended."""
+    """``is_again``: calls that were wrong were examined once more after the code was fixed."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "onnxruntime", "numpy"))
     counts = Counter(row["class"] for row in rows)
     ways = Counter((row["class"], row.get("drawing", "fitting")) for row in rows)

@@ -1,4 +1,4 @@
-"""Shapes that belong together, further recipes: systems of equations, products, writes at places, searches, quantisation."""
+"""Shapes that belong together, further recipes: systems of equations, products, writes at places, searches, quantization."""
 
 from __future__ import annotations
 

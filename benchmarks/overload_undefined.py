@@ -1,4 +1,4 @@
-"""Calls of which eager PyTorch's values are not defined, told by rules from the call and its result."""
+"""Calls of which eager PyTorch's values are not defined, found by rules from the call and its result."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
     python -m benchmarks.start_time [--rounds 5] [--write docs/measured/start_time.md]
 
-Whole processes, each in turn, with compiled modules (``__pycache__``) there; medians of processor time, and of wall time.
-``fx2onnx export`` with its verification is set beside a process that imports torch and the model's library alone. The first
-export in a process is set beside the second in user time, imports being done. ``verify`` on the sample alone is counted in forwards.
+Whole processes, each in turn, with compiled modules (``__pycache__``) there; medians of processor time, and of wall
+time. ``fx2onnx export`` with its verification is set beside a process that imports torch and the model's library alone.
+The first export in a process is set beside the second in user time, imports being done. ``verify`` on the example
+inputs alone is counted in forwards.
 """
 
 from __future__ import annotations

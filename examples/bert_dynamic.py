@@ -27,7 +27,7 @@ def main(checkpoint=None, path="bert.onnx"):
         path,
         kwargs={"input_ids": ids, "attention_mask": mask},
         dynamic_shapes={"input_ids": sizes, "attention_mask": sizes},
-        verify=True,  # at other sizes than the sample's, too
+        verify=True,  # at other sizes than the example's, too
     )
     for line in result.report.assumptions:
         print("the file takes for true:", line)

@@ -87,7 +87,7 @@ def run_model(name: str, folder: Path, stages: Stages) -> Row:
 
 
 def eager_outputs(source: Any) -> list[np.ndarray[Any, Any]]:
-    """The module's outputs on the sample inputs, in order."""
+    """The module's outputs on the example inputs, in order."""
     import torch
 
     with torch.no_grad():

@@ -121,7 +121,7 @@ def _images(model: Any, image: Any, *, of_sizes: bool) -> tuple[dict[str, Any], 
 
 
 def _of_sizes(taken: dict[str, Any], grid: str, merge: int) -> dict[str, Any]:
-    """Three images, each of another size and shape; what is told of one image besides is told of three."""
+    """Three images, each of another size and shape; further arguments on one image are there for three."""
     import torch
 
     sizes = torch.tensor([[1, rows * merge, columns * merge] for rows, columns in ((2, 2), (1, 3), (4, 2))])

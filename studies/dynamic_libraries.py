@@ -54,7 +54,7 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def _is_of_one_size(assumed: Assumption) -> bool:
-    """True if Python decides by one size, beyond which the file is not for."""
+    """True if Python branches on one size, beyond which the file is not for."""
     return isinstance(assumed, Guard) and assumed.by_user and len(assumed.relation.symbols()) == 1
 
 

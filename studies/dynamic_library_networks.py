@@ -17,7 +17,7 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class Network:
-    """A module, its inputs at given sizes, and the sizes that are tried, of which the first is the sample."""
+    """A module, its inputs at given sizes, and the sizes that are tried, of which the first is the example."""
 
     package: str
     build: Callable[[], torch.nn.Module]

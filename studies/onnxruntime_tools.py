@@ -30,7 +30,7 @@ TRANSFORMERS = {"bert": "bert", "gpt2": "gpt2", "t5": "t5", "vit": "vit", "clip"
 
 
 class _Reader(quantization.CalibrationDataReader):
-    """The sample's inputs, a few times with other numbers."""
+    """The example's inputs, a few times with other numbers."""
 
     def __init__(self, feeds: Feeds, count: int = 2) -> None:
         scales = [1.0, 0.7, 1.3][:count]

@@ -128,7 +128,8 @@ def _autograd(found: Any, batch: dict[str, Any], *, wide: bool) -> dict[str, Any
 
 
 def _worst(found: dict[str, Any], exact: dict[str, Any]) -> float:
-    """The largest error of any gradient by that gradient's largest number; one that is zero but for rounding by all's."""
+    """The largest error of any gradient by that gradient's largest number; one that is zero except for rounding by
+    all's."""
     import numpy as np
 
     largest = max(float(np.abs(value).max()) for value in exact.values())

@@ -143,13 +143,17 @@ def _errors() -> Iterator[Finding]:
 
 
 def _docstrings() -> Iterator[Finding]:
-    """Docstrings of modules, classes, functions and attributes whose first word leaves its noun to a neighbour."""
+    """House words in docstrings of modules, classes, functions and attributes, and first words that leave the noun to a neighbour."""
     for path, tree in _trees(*DOCUMENTED):
         for node in ast.walk(tree):
             match node:
-                case ast.Expr(ast.Constant(str(text))) if found := POINTING.match(text):
-                    what = f"begins with {found[0]!r}: name the thing first"
-                    yield Finding("docstring", f"{path}:{node.lineno}", what)
+                case ast.Expr(ast.Constant(str(text))):
+                    place = f"{path}:{node.lineno}"
+                    yield from (
+                        Finding("docstring", place, what) for _, what in _words(_prose(text.replace("``", "`")))
+                    )
+                    if found := POINTING.match(text):
+                        yield Finding("docstring", place, f"begins with {found[0]!r}: name the thing first")
 
 
 def _trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:

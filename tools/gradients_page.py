@@ -127,7 +127,7 @@ def row_of(info: Any) -> Row:
             module.gradients([tensor.double() for tensor in module.inputs()], is_wide=True)
         except _TooLong:
             raise
-        except Exception as error:  # autograd itself refuses the sample in float64
+        except Exception as error:  # autograd itself refuses the example in float64
             return Row(name, "not compared", type(error).__name__)
         try:
             why = difference(module)

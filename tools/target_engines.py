@@ -39,7 +39,7 @@ def openvino(model: bytes, inputs: Feeds, path: str) -> list[np.ndarray]:
 
 
 def tract(model: bytes, inputs: Feeds, path: str) -> list[np.ndarray]:
-    """With the shapes of the inputs, which it optimises for; dynamic sizes keep their names."""
+    """With the shapes of the inputs, which it optimizes for; dynamic sizes keep their names."""
     import onnx
     import tract
 

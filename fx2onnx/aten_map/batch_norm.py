@@ -1,4 +1,4 @@
-"""Batch normalisation, with stored statistics (eval) and with the batch's own (training)."""
+"""Batch normalization, with stored statistics (eval) and with the batch's own (training)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def over_channels(op: Emit, vector: ir.Value, rank: int) -> ir.Value:
 
 
 def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value | None, eps: float) -> Statistics:
-    """Normalised by the batch's mean and biased variance. Numerics: in float32 at least."""
+    """Normalized by the batch's mean and biased variance. Numerics: in float32 at least."""
     dtype, rank = op.dtype(value), op.rank(value)
     inner = FLOAT if dtype in HALF else dtype
     axes = [axis for axis in range(rank) if axis != 1]
@@ -117,7 +117,7 @@ def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float, facto
 
 def unbiased(op: Emit, value: ir.Value, variance: ir.Value) -> tuple[ir.Value, float]:
     """A variance, and the number that it is to be multiplied by, to be the one by n - 1, which PyTorch stores, where the given
-    one is by n, which it normalises with.
+    one is by n, which it normalizes with.
     """
     dims, dtype = op.dims(value), op.dtype(variance)
     count = product([size for axis, size in enumerate(dims) if axis != 1])

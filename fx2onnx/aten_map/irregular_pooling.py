@@ -163,7 +163,7 @@ def _starts(op: Emit, sample: ir.Value, size: DimLike, kernel: int, count: DimLi
     """[.., count]: where the windows of one axis begin. ``sample`` is [.., 1].
 
     Source: generate_intervals in ATen/native/FractionalMaxPool2d.cpp: int((i + u) a) - int(u a), a = (size - kernel) /
-    (count - 1), in the sample's dtype; the last window ends at the end.
+    (count - 1), in the example's dtype; the last window ends at the end.
     """
     dtype = op.dtype(sample)
     last, between = size - kernel, apply("max", count - 1, 1)

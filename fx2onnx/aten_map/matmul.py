@@ -58,7 +58,7 @@ def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:
 
 
 def _rounds_beside(op: Emit, value: ir.Value, weight: ir.Value) -> bool:
-    """Return whether onnxruntime 1.31 would round ``value`` to 8 bits: it makes a MatMulNBits of a MatMul with a dequantised matrix,
+    """Return whether onnxruntime 1.31 would round ``value`` to 8 bits: it makes a MatMulNBits of a MatMul with a dequantized matrix,
     unless what is multiplied has a constant scale of its own.
     """
     if not op.is_dequantized(weight):

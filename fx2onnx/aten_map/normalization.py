@@ -1,4 +1,4 @@
-"""Layer, RMS, group and instance normalisation, and weight normalisation."""
+"""Layer, RMS, group and instance normalization, and weight normalization."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def layer_normalized(
     eps: float,
     statistics: bool = False,
 ) -> tuple[ir.Value, ...]:
-    """Output (and mean, rstd if asked) of a normalisation over the last ``count`` axes.
+    """Output (and mean, rstd if asked) of a normalization over the last ``count`` axes.
 
     ONNX:      LayerNormalization from opset 17 on (it needs a weight: ones where PyTorch has none); plain nodes below.
     Numerics:  in float32 at least.

@@ -1,4 +1,4 @@
-"""Gradients of normalisations, of weight normalisation and of distances."""
+"""Gradients of normalizations, of weight normalization and of distances."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def native_layer_norm_backward(
     """native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 
     ONNX:     with y = (input - mean) * rstd and g = grad * weight, the input's is rstd * (g - mean(g) - y * mean(g * y)) over
-              the normalised axes; the weight's sum(grad * y), the bias's sum(grad) over the others.
+              the normalized axes; the weight's sum(grad * y), the bias's sum(grad) over the others.
     Numerics: in float32 at least.
     Source:   layer_norm_backward_frame in ATen/native/cpu/layer_norm_kernel.cpp.
     """

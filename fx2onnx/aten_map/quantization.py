@@ -1,4 +1,4 @@
-"""Quantising and dequantising as QuantizeLinear and DequantizeLinear; fake quantisation."""
+"""Quantizing and dequantizing as QuantizeLinear and DequantizeLinear; fake quantization."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def fake_quantized(
     quant_max: int,
     axis: int | None = None,
 ) -> ir.Value:
-    """Quantised and dequantised again, in ``value``'s dtype."""
+    """Quantized and dequantized again, in ``value``'s dtype."""
     dtype = op.dtype(value)
     storage = storage_of(op, quant_min, quant_max)
     if storage is not None and (axis is None or op.opset >= 13) and dtype in FLOATS:

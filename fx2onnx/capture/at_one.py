@@ -29,7 +29,7 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY
 
 MOST_RUNS = 6
-"""Further runs of the module; decisions that are left then are decided as at the sample, and reported."""
+"""Further runs of the module; decisions that are left then are decided as at the example's sizes, and reported."""
 
 
 def right_at_small(
@@ -37,7 +37,8 @@ def right_at_small(
 ) -> Recorded:
     """``done``, made right at sizes 0 and 1 by further runs. ``run``: one attempt; ``capture``: until nothing is left to change.
 
-    Raises UserError E105 where a size that is asked for by name is 0 or 1 in the sample, and cannot be dynamic then.
+    Raises UserError E105 where a size that is asked for by name is 0 or 1 in the example inputs, and cannot be dynamic
+    then.
     """
     return _AtSmallSizes(done, run, capture).settled()
 
@@ -151,7 +152,7 @@ class _AtSmallSizes:
         captured.assumptions += [condition for condition in after if condition not in before]
 
     def _keep_the_samples(self, name: str, size: int, guard: Guard) -> None:
-        """The sample has the size, for which the general program is not right."""
+        """The example has the size, for which the general program is not right."""
         attempt = self.done.attempt
         if name not in attempt.request.optional:
             raise undeclared(self.done.shape_env, guard.relation, guard.where)

@@ -74,7 +74,7 @@ class Request:
     relations: tuple[Relation, ...] = ()
     """Relations that the user declares between sizes."""
     untranslated: UserError | None = None
-    """The error of a program with both branches that could not be translated: this one is to have the sample's only."""
+    """The error of a translation of both branches; this program is to have the example's only."""
     budget: Budget = field(default_factory=lambda: Budget(runs=MOST_RUNS, seconds=MOST_SECONDS))
     outside: OutsideState = field(default_factory=lambda: outside_of(()))
     """The tensors that forward keeps outside of the module."""
@@ -105,7 +105,7 @@ class Sizes:
     stand_in: int = 2
     """The size in the place of a sample's size of 0 or 1."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
-    """Sizes at which Python decides, whatever the hints are."""
+    """Sizes at which Python branches, whatever the hints are."""
     has_texts_of_sample: bool = False
     """True if ``str(size)`` gives the example's number."""
     next_unbacked: int = 0
@@ -160,7 +160,7 @@ class Branching:
     """The recording of Python's decisions."""
 
     by_sizes: bool = True
-    """Both branches of decisions by sizes are recorded, rather than the sample's."""
+    """Both branches of shape-dependent decisions are recorded, rather than the example's."""
     failure: BaseException | None = None
     """The reason why they are not."""
     has_noop_guards: bool = True
@@ -168,7 +168,7 @@ class Branching:
     has_bodies: bool = True
     """Statements that a test by data guards are a branch within the run, where they may be."""
     by_counts: bool = True
-    """A count that is one of a few numbers, such as the parts of a chunk, is a decision by sizes rather than a condition."""
+    """A count that is one of a few numbers, as of chunks, is a shape-dependent decision rather than a condition."""
     has_loops: bool = False
     """Loops that run as often as a size says are loops of the file."""
     has_exits: bool = False
@@ -182,7 +182,7 @@ class Branching:
     loop_failure: BaseException | None = None
     """The reason why they are not."""
     per_call: frozenset[type] = frozenset()
-    """Classes of submodules each call of which has the branches of its decisions by sizes to itself."""
+    """Classes of submodules each call of which has the branches of its shape-dependent decisions to itself."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Attempt:
         return frozenset(self.sizes.hints.keys() - self.request.optional if self.is_own_run and not tried else ())
 
     def at_sample(self) -> Attempt:
-        """The attempt at the sample's sizes. 0 and 1 would hide what happens at all others. Raises UserError E105."""
+        """The attempt at the example's sizes. 0 and 1 would hide what happens at all others. Raises UserError E105."""
         sizes, other = hints_of(self.arguments).items(), self.sizes.stand_in
         sets = {declared.name: declared.sizes for declared in self.sizes.ranges}
         general = {name: size if size > 1 or other not in sets.get(name, EVERY) else other for name, size in sizes}
@@ -350,7 +350,7 @@ def asked_of_small(env: ShapeEnv, attempt: Attempt) -> dict[SmallSizes, Guard]:
 
 
 def small_sizes(relation: Relation) -> list[SmallSizes]:
-    """Sizes of 0 or 1 at which alone the relation, true at the sample's sizes, is false."""
+    """Sizes of 0 or 1 at which alone the relation, true at the example's sizes, is false."""
     names = relation.symbols()
     if _is_of_a_size(relation) and not relation.is_true_at(dict.fromkeys(names, 1)):
         return [frozenset((name, 1) for name in names)]
@@ -384,7 +384,7 @@ class Failed:
     numbers_in: frozenset[str] = frozenset()
     """Names of files that turned sizes into numbers before."""
     sizes: frozenset[str] = frozenset()
-    """The sizes by which Python decides where not both branches can be in the file."""
+    """The sizes on which Python branches where the file cannot have both branches."""
     unmet: tuple[Relation, ...] = ()
     """Equalities of sizes that were asked for last, and did not hold."""
 

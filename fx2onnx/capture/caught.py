@@ -1,4 +1,4 @@
-"""Errors that forward catches: conditions of sizes, decisions by data, and what eager PyTorch does not raise."""
+"""Errors that forward catches: conditions of sizes, data-dependent decisions, and what eager PyTorch does not raise."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def raised_by_data(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwar
 
 
 def decides(tracer: Tracer) -> bool:
-    """Return whether an error that forward catches may be one more decision by data."""
+    """Return whether an error that forward catches may be one more data-dependent decision."""
     trace = tracer.trace
     return trace is not None and tracer.values.is_outermost() and len(trace.decisions) < MOST_NEEDED
 

@@ -80,7 +80,7 @@ def capture(
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
     ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call
     of which is one operator, and what is called for each. ``untranslated``: what of an earlier graph, with both branches
-    of decisions by sizes, could not be translated. Raises UserError E1xx.
+    of shape-dependent decisions, could not be translated. Raises UserError E1xx.
     """
     with record("bind arguments"):
         root = as_module(module)
@@ -191,7 +191,7 @@ def _compared(attempt: Attempt) -> Captured:
 
 def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
     """Try, diagnose, change one thing of the attempt, and try again until there is nothing to change. ``log`` gets a line for
-    each attempt. Raises the failure that cannot be mended.
+    each attempt. Raises the failure that no change avoids.
     """
     start = attempt.at_sample()
     step: Attempt | Outcome = start

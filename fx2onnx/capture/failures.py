@@ -44,7 +44,7 @@ _FAITHFUL = (NameError, KeyError, IndexError, AssertionError, ImportError, Value
 """Exceptions that the module raises on its own account, on fake tensors as on real ones."""
 _STDLIB, _PACKAGES = os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}"
 MOST_PROBES = 3
-"""Runs that look for a mistake of the module behind a number that only the data tells."""
+"""Runs that look for a mistake of the module behind a data-dependent number."""
 MOST_ELEMENTS = 1 << 20
 """The largest input whose sample values such a run takes."""
 MOST_UNMET = 4
@@ -79,8 +79,8 @@ def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
 
 
 def mistake_behind(error: BaseException, start: Attempt, run: Callable[[Attempt], Outcome]) -> UserError | None:
-    """The module's own error behind a number that it needs of an input: with the sample's values of such inputs, and its sizes,
-    eager PyTorch raises it, too.
+    """The module's own error behind a number that it needs of an input: with the example's values of such inputs, and
+    its sizes, eager PyTorch raises it, too.
     """
     names = error.inputs if isinstance(error, UserError) and error.code == "E104" else ()
     probe = start.at_sizes(hints_of(start.arguments))
@@ -226,8 +226,8 @@ def _innermost_module(cause: BaseException) -> str:
 
 
 def _unmet(env: ShapeEnv) -> tuple[str, Condition] | None:
-    """A size in the operands of the operator that raised, and what the last equality that does not hold at the sample's sizes
-    needs of it; None where only a single size would do.
+    """A size in the operands of the operator that raised, and what the last equality that does not hold at the
+    example's sizes needs of it; None where only a single size would do.
     """
     relation = next(unmet_equalities(env), None)
     if relation is None or any(isinstance(arg, Relation) for arg in relation.args):

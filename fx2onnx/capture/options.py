@@ -12,7 +12,7 @@ from fx2onnx.base.options import OUTPUT, SIZES, option
 STRATEGIES = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")
 BAKE_AUTO = "auto"
-"""Leaves to the capture which inputs are baked."""
+"""The capture chooses which inputs are constant."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class CaptureOptions:
 
     strategy: ``auto``, or the one to use. training: the mode to capture in; None: the one of each module. bake: inputs whose sample values become constants;
     ``auto``: those whose numbers Python needs.
-    data_branches: ``if`` keeps both branches of a Python decision by data; ``error`` refuses it (E104).
+    data_branches: ``if`` keeps both branches of a Python data-dependent decision; ``error`` refuses it (E104).
     samples: further calls; sizes that differ among the calls are dynamic.
     gradients: forward is known to take gradients: they are on, and composite operators are recorded by their parts.
     """

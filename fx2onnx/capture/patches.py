@@ -1,4 +1,4 @@
-"""Patches, as capture needs them: library functions whose Python decides by data, written with tensors instead."""
+"""Patches, as capture needs them: library functions whose Python branches on data, written with tensors instead."""
 
 from __future__ import annotations
 

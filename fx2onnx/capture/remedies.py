@@ -265,7 +265,8 @@ def _with_other_stand_in(failed: Failed, start: Attempt) -> Attempt:
 
 
 def _fixed_at_sample(failed: Failed) -> Specialization | None:
-    """A size nobody asked for by name that is 0 or 1 in the sample, and that no larger one may take the place of."""
+    """A size nobody asked for by name that is 0 or 1 in the example inputs, and that no larger one may take the place
+    of."""
     attempt, error = failed.attempt, failed.error
     if not isinstance(error, UserError) or error.code != "E101":
         return None
@@ -313,7 +314,7 @@ def _unbaked(failed: Failed) -> list[str]:
 
 
 def _may_bake(failed: Failed) -> bool:
-    """True if the choice of baked inputs is left to the capture, and none of them has dynamic sizes."""
+    """True if the choice of constant inputs is left to the capture, and none of them has dynamic sizes."""
     more, leaves = _unbaked(failed), {leaf.name: leaf for leaf in failed.attempt.arguments.leaves}
     return failed.attempt.options.bake == BAKE_AUTO and bool(more) and not any(leaves[name].axes for name in more)
 

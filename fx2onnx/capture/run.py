@@ -71,7 +71,7 @@ def run_on_all_paths(attempt: Attempt) -> Outcome:
 
 def run(attempt: Attempt, trace: DecisionTrace | None = None) -> Outcome:
     """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``trace`` has the
-    choices for Python's decisions by data. Whatever cannot be captured is a UserError with the user's line.
+    choices for Python's data-dependent decisions. Whatever cannot be captured is a UserError with the user's line.
     """
     attempt.request.budget.spend(attempt.change)
     attempt.request.outside.put_back()
@@ -250,8 +250,8 @@ def graph_outputs(
 ) -> tuple[list[GraphOutput], Rebuild]:
     """Every tensor and number in ``result``, named, and a function that builds ``result`` again from their values.
 
-    Anything else but None is said in the tracer's warnings, and added to ``returned``, but for what holds tensors of the run, which
-    end with it: it is None in the result. Raises: UserError E107 where nothing is left.
+    Anything else but None is said in the tracer's warnings, and added to ``returned``, except for what holds tensors of
+    the run, which end with it: it is None in the result. Raises: UserError E107 where nothing is left.
     """
     leaves, rebuild = flatten(result)
     outputs: list[GraphOutput] = []

@@ -38,7 +38,7 @@ def after_run(done: Recorded) -> Attempt | Outcome:
         if not user_guards_hold_at(env, hints):
             return settled(baseline)
         if change is not None and change.size.as_symbol() in enlarged:
-            found = settled(done)  # a condition that the sample meets, too
+            found = settled(done)  # a condition that the example meets, too
             return found if isinstance(found, Recorded) else settled(baseline)
     else:
         change = _specialized(env, hints)
@@ -58,8 +58,8 @@ def numbers_stay_sizes(attempt: Attempt, files: Set[str]) -> Attempt:
 
 
 def settled(done: Recorded) -> Attempt | Outcome:
-    """The program with the conditions under which it is right for more than the sample's sizes; an attempt with a size that is right alone
-    as a number.
+    """The program with the conditions under which it is right for more than the example's sizes; an attempt with a size
+    that is right alone as a number.
     """
     named = done.attempt.sizes.hints.keys() - done.attempt.request.optional
     change = _specialized(done.shape_env, done.attempt.sizes.hints, ranges=True, named=named) or _unlike_sample(done)
@@ -189,8 +189,8 @@ def is_decisive(guard: Guard, env: ShapeEnv) -> bool:
 
 
 def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
-    """Return whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
-    size stands for 0 and 1.
+    """Return whether the relation is true at every size of a varied list: true of torch's checks for strides. At
+    capture, the example's size stands for 0 and 1.
     """
     if not guard.by_user and (guard.during in Op.CHOOSES_KERNEL.names or (guard.during, guard.relation.op) == _IS_ALL):
         return True

@@ -63,7 +63,8 @@ def _with_equal_sizes(attempt: Attempt, env: ShapeEnv) -> Attempt:
 
 
 def _at_sample(change: Specialization, sizes: Mapping[str, int]) -> Specialization:
-    """The number that the sample has; of two sizes that are one, but differ in the sample, that of the one that is 0 or 1."""
+    """The number that the example has; of two sizes that are one, but differ in the example inputs, that of the one
+    that is 0 or 1."""
     name = str(change.size.as_symbol())
     if isinstance(change.value, int):
         return replace(change, value=sizes.get(name, change.value))

@@ -1,7 +1,7 @@
 """Texts that forward makes of dynamic sizes: ``f"{x.shape[0]}"`` shows a symbol during capture, and digits in eager PyTorch.
 
 As a key of a cache or in a message that makes no difference. Where the text is compared, measured or looked up, it decides what
-forward computes. A further run, whose texts show the sample's digits, tells the two apart.
+forward computes. A further run, whose texts show the example's digits, tells the two apart.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
 
     Names of the source's own proposal (``"default"``) may turn out static; its expressions, and what the user names, may not.
 
-    Raises:   UserError E105 for an argument or an axis that the sample call does not have.
+    Raises:   UserError E105 for an argument or an axis that the example call does not have.
     """
     if wanted == "none":
         return None
@@ -275,7 +275,7 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
 
 
 def arguments_of(source: Source) -> dict[str, Any]:
-    """The arguments of the sample call by the names that ``forward`` gives them."""
+    """The arguments of the example call by the names that ``forward`` gives them."""
     signature = signature_of(source.module.forward)
     if signature is None:
         return dict(source.kwargs)

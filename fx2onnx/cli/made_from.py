@@ -226,7 +226,7 @@ _OPENED_WITH: dict[str, set[str]] = {}
 
 
 def _checkpoint(job: Job) -> Iterator[Path]:
-    """The files of a checkpoint or a state dict that the job names; a factory's module is told otherwise."""
+    """The files of a checkpoint or a state dict that the job names; a factory's module is found in another way."""
     own, _ = _roots(job.source)
     for path in input_files(job.source, job.source_options.get("weights")):
         if not (own and path.suffix == ".py") and os.path.isfile(path):

@@ -180,8 +180,9 @@ def export_many(
     json_output: bool,
     quiet: bool,
 ) -> None:
-    """Run the jobs, here or on a ``cluster``, and show the table. Exits with 1 where a model differs from eager PyTorch or a
-    fault of ours showed, with 2 where something else could not be exported or ``exports.jsonl`` could not be written.
+    """Run the jobs, here or on a ``cluster``, and show the table. Exits with 1 where a model differs from eager PyTorch
+    or a bug in fx2onnx showed, with 2 where something else could not be exported or ``exports.jsonl`` could not be
+    written.
     """
     from fx2onnx.sources.inputs import input_files
 

@@ -49,7 +49,7 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             # The reader (head, less) has gone; Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
-        except Exception as error:  # the last resort of a command: a fault of ours, shown as E900
+        except Exception as error:  # the last resort of a command: a bug in fx2onnx, shown as E900
             known = missing_package(error) or as_known(error)
             _show(known, as_json=bool(kwargs.get("json_output")))
             raise typer.Exit(known.exit_code) from None

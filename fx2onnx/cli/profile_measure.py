@@ -299,7 +299,7 @@ def with_size(source: Source, sweep: Sweep, value: int) -> Source:
     """The source with its sample inputs at another size: the argument's axes, and every axis of any argument that has the
     dim name of one of them. Numbers are repeated or cut, so that ids stay ids.
 
-    Raises:   UserError E001 for an argument or an axis that the sample call does not have.
+    Raises:   UserError E001 for an argument or an axis that the example call does not have.
     """
     import torch
 

@@ -185,7 +185,7 @@ def cached_decoder(
     With ``one_token``, a graph that takes one token a call; with ``whole_prompt``, one that takes the first tokens and no
     cache; with ``width``, one that takes embedded tokens of so many
     numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
-    ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past
+    ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the example's number of past
     tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook. ``is_int8``: keys and values are kept as int8.
 
     Raises:   UserError E601 where the model keeps nothing between calls.

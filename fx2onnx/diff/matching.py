@@ -176,7 +176,7 @@ LEAST_ELEMENTS = 16
 
 
 class View:
-    """A part with what its nodes are told by, computed once."""
+    """A part of a model with the keys of its nodes, computed once."""
 
     def __init__(self, side: Side, part: Part) -> None:
         self.side, self.part = side, part

@@ -112,7 +112,7 @@ def _media(forms: Sequence[GraphForm]) -> tuple[Medium, ...]:
 
 
 def _as_exported(medium: Medium, forms: Sequence[GraphForm]) -> Medium:
-    """``medium``, whose grid says nothing where the graphs were exported with that of the sample."""
+    """``medium``, whose grid says nothing where the graphs were exported with that of the example inputs."""
     taken = {port.name for form in forms for port in form.inputs}
     return medium if medium.grid is None or medium.grid.input in taken else replace(medium, grid=None)
 

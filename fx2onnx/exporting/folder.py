@@ -234,8 +234,8 @@ def _export(source: Source, options: ExportOptions) -> ExportResult:
 
 
 def _state_limits(result: ExportResult, *, with_lines: bool) -> None:
-    """Write the conditions on the length of the past, by which Python decides, into the file: generation goes on to any
-    length."""
+    """Write the conditions on the length of the past, by which Python branches, into the file: generation goes on to
+    any length."""
     properties = result.owned.model.metadata_props
     limits = [replace(found, by_user=True) for found in result.report.assumptions if _is_limit(found)]
     text = size_conditions.written(

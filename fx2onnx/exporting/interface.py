@@ -1,6 +1,6 @@
 """Names and sizes of a file's inputs and outputs: those that were asked for, and a line for each that the file does not have.
 
-Names that ``dynamic_axes`` has for sizes of outputs are given to those that only the data tells, or said to be others.
+Names that ``dynamic_axes`` has for sizes of outputs are given to data-dependent ones, or reported as missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layers of a quantised checkpoint in ONNX: their own integers, with DequantizeLinear or onnxruntime's product."""
+"""The layers of a quantized checkpoint in ONNX: their own integers, with DequantizeLinear or onnxruntime's product."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _DEEPEST = 64
 
 
 def inside(folder: Path, name: Any, *, said_by: str = "") -> Path:
-    """``folder / name``, which need not exist. Links are followed and have to end in the folder, save for those of a
+    """``folder / name``, which need not exist. Links are followed and have to end in the folder, except for those of a
     Hugging Face cache, ``snapshots/REVISION/FILE`` -> ``blobs/HASH`` of the same entry.
 
     Raises:   UserError E302 for a name that is no text, is absolute or goes up, and for a link that leads elsewhere.

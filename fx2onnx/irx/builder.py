@@ -59,7 +59,7 @@ class Builder:
         self.inputs: list[ir.Value] = []
         """The model's inputs: symbols without an axis of their own are solved from their sizes."""
         self.sizes: Mapping[str, int] = {}
-        """The sample's, of the symbols that do not depend on data: operands have to fit at these."""
+        """The example's sizes of the symbols that do not depend on data: operands have to fit at these."""
         self.emitted: dict[Key, ir.Value] = {}
         """Values that are emitted once: sizes, masks, weights in another order."""
         self.verdicts: dict[Key, bool] = {}

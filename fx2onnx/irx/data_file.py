@@ -190,7 +190,7 @@ class _Work:
 
 
 def _joined(run: Pieces, buffer: Bytes) -> Bytes:
-    """The bytes of a run, with zeros between the tensors; in ``buffer`` but for a piece that lies in memory."""
+    """The bytes of a run, with zeros between the tensors; in ``buffer`` except for a piece that lies in memory."""
     if len(run) == 1:
         _, piece, tensor = run[0]
         return made_with(buffer[: piece.length], piece, tensor)

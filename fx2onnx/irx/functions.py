@@ -95,7 +95,8 @@ def erfcx_positive(op: Emit, x: ir.Value) -> ir.Value:
 def erfc(op: Emit, x: ir.Value) -> ir.Value:
     """1 - erf(x) in float64, the tail to full relative precision.
 
-    Numerics: exp(-x^2) as exp(-m^2) exp(-(x - m) (x + m)), where m has few bits, so that its square is not rounded.
+    Numerics: exp(-x^2) as exp(-m^2) exp(-(x - m) (x + m)), where m has a short mantissa, so that its square is not
+    rounded.
     """
     one, size = op.const(1.0, dtype_of(x)), op.Abs(x)
     large = op.Max(op.Min(size, 30.0), one)

@@ -1,8 +1,8 @@
 """Types of a graph that others wrote: dtype and dims of every value, from what the operators say.
 
-What a file declares of values between nodes is not believed (it may be wrong, or of another size) but where an operator is of a
-domain that nobody here knows. First ``onnx.shape_inference``, which knows every operator; then the rules of ``irx.shapes``, which
-compute with symbolic sizes, and what integer values hold (``size_values``).
+What a file declares of values between nodes is not believed (it may be wrong, or of another size) except where an
+operator is of a domain that nobody here knows. First ``onnx.shape_inference``, which knows every operator; then the
+rules of ``irx.shapes``, which compute with symbolic sizes, and what integer values hold (``size_values``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _NO_SHAPE = (
 
 
 def infer_types(model: ir.Model) -> list[InternalError]:
-    """Give every value its dtype and dims, as far as they can be told. Returns what contradicts itself, nodes named."""
+    """Give every value its dtype and dims, as far as they follow. Returns an error for each contradiction, which names
+    the nodes."""
     _clear(model)
     _infer_by_onnx(model)
     faults: list[InternalError] = []

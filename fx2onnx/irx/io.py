@@ -187,7 +187,7 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def holding(values: Sequence[ir.Value], tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[None]:
-    """The values have other tensors for as long as the model is serialised."""
+    """The values have other tensors for as long as the model is serialized."""
     originals = [value.const_value for value in values]
     try:
         for value, tensor in zip(values, tensors, strict=True):
@@ -201,7 +201,7 @@ def holding(values: Sequence[ir.Value], tensors: Iterable[ir.TensorProtocol | No
 def placed(
     values: Sequence[ir.Value], data_name: str, places: Sequence[tuple[int, int]]
 ) -> contextlib.AbstractContextManager[None]:
-    """The values refer to the data file for as long as the model is serialised."""
+    """The values refer to the data file for as long as the model is serialized."""
     return holding(
         values,
         [

@@ -76,7 +76,7 @@ class Attached:
 def attach(model: ir.Model, files: Sequence[WeightFile]) -> Attached:
     """Let every initializer whose memory is that of one of ``files`` refer to the file, in place.
 
-    A tensor is recognised by its address, so that renamed, tied and sliced weights are found, however the module came
+    A tensor is recognized by its address, so that renamed, tied and sliced weights are found, however the module came
     by them. Raises UserError E301 where more than ``LARGEST_COPY_BYTES`` would have to be copied.
     """
     referenced_bytes, copied = 0, {}

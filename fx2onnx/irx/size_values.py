@@ -23,7 +23,7 @@ class SizeValues:
         """Booleans that are known: which of the sizes are -1."""
 
     def visit(self, node: ir.Node) -> None:
-        """Note what the node's output holds, if it can be told."""
+        """Note the numbers that the node's output holds, if they are known."""
         if len(node.outputs) != 1 or not node.inputs:
             return
         result = node.outputs[0]

@@ -1,4 +1,5 @@
-"""Every constant of the tolerance model. Units are units in the last place of the scale that a number is judged by."""
+"""Every constant of the tolerance model. Units are units in the last place of the scale against which a number is
+compared."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ SCALE_EPSILONS = 32.0
 DISTANCE_RATIO = 8.0
 """The reference may be this many times as far from an engine as the two nearest of the three programs are apart."""
 MOST_BY_DISTANCE = 32.0
-"""The limit of ``DISTANCE_RATIO`` in ``SCALE_EPSILONS``: what is farther off, float64 judges."""
+"""The limit of ``DISTANCE_RATIO`` in ``SCALE_EPSILONS``: what is farther off is compared with float64."""
 ERROR_RATIO = 16.0
 """An engine may be this many times as far from float64 as the reference is: other summation orders and other erf or exp
 approximations stay below 8 over the zoo, wrong attributes are thousands off."""
@@ -23,7 +24,7 @@ MASK_GAP = 32.0
 MASK_SHARE = 0.5
 """So are numbers beyond this share of the largest that a dtype holds: that they are large is all they say."""
 SMALL_PART = 1 / 16
-"""A row or channel is judged by itself where its largest number is such a share of the output's."""
+"""A row or channel has a scale of its own where its largest number is such a share of the output's."""
 LEAST_SCALE = 1e-30
 """The scale of an output of zeros."""
 SPREAD = 3.0

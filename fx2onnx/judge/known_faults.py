@@ -27,7 +27,7 @@ class KnownFaults:
         self.by_engine = {engine: _met(proto, engine) for engine in engines}
 
     def survived(self, note: Callable[[str], object]) -> list[str]:
-        """The engines that the file does not end; ``note`` is told which are left out, and why."""
+        """The engines that the file does not end; ``note`` is called with a sentence on each that is left out."""
         kept = []
         for engine, found in self.by_engine.items():
             fatal = next((text for fault, text in found if fault.ends_process), "")

@@ -113,7 +113,7 @@ class Movements:
         return self._items
 
     def _are_known(self, got: Array) -> bool:
-        """Return whether items stand in some run, at any place, but for as few as in runs."""
+        """Return whether items stand in some run, at any place, except for as few as in runs."""
         assert self.scale is not None
         near = ALIKE * self.scale.largest
         runs = [_sketch(run) for run in (self.want, *self.runs)]
@@ -152,7 +152,8 @@ class Movements:
         return there.judge(got)
 
     def _has_nan_as_runs_have(self, got: Array) -> bool:
-        """Return whether NaN stands where eager PyTorch has it, or where rounding decides whether it has: but for few rows."""
+        """Return whether NaN stands where eager PyTorch has it, or where rounding decides whether it has: except for
+        few rows."""
         if self.scale is None:
             return True
         is_nan = np.isnan(self.want)
@@ -215,15 +216,15 @@ def _root_mean_square(units: Array) -> float:
 
 
 INEXACT_TRANSFORMS = frozenset(["onnxruntime"])
-"""Engines whose STFT and DFT are off by much more than rounding: what they give is judged with ``TRANSFORM_UNITS``."""
+"""Engines whose STFT and DFT are off by much more than rounding: their outputs are compared with
+``TRANSFORM_UNITS``."""
 
 
 def larger_units(want: Array, exact: Array, moved: Array, grain: Grain = MODULES_OWN) -> float:
     """The factor of the larger units of ``STAGES``: 1 if a run with the smallest ones (``moved``) is as far from eager
-    PyTorch as float64 is, which it usually is three times, or if float64 chose otherwise as a whole. It is read from
-    the median, since a choice that rounding decides changes some numbers by much.
+    PyTorch as float64 is, which it usually is three times, or if float64 chose otherwise as a whole.
 
-    Told by the median, since a choice that rounding decides changes some numbers by much.
+    The median says it, since a choice that rounding decides changes some numbers by much.
     """
     if is_exact(want) or not want.size or not want.shape == exact.shape == moved.shape:
         return 1.0

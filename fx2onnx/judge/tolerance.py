@@ -11,7 +11,7 @@ In this order, until one settles it, since each costs more than the one before:
 3. float64: an engine may be a small multiple as far from it as the reference is.
 4. The reference with its operators rounding otherwise (``movements.py``): as many numbers may be off, and by as much.
 
-Every difference is judged by the scale of what stands beside it: mask values (``finfo.min`` or -1e4 in
+Every difference is compared with the scale of the numbers beside it: mask values (``finfo.min`` or -1e4 in
 the place of others) have a scale of their own, and so is a row or a channel of much smaller numbers than the rest.
 """
 
@@ -353,7 +353,7 @@ def by_float64(got: Array, want: Array, exact: Array, scale: Scale) -> Judged | 
 
 
 def is_near(want: Array, exact: Array) -> bool:
-    """Return whether eager PyTorch gives what float64 does, but for rounding."""
+    """Return whether eager PyTorch gives what float64 does, except for rounding."""
     if want.shape != exact.shape or is_exact(want):
         return bool(np.array_equal(want, exact))
     return by_float64(want, want, exact, Scale.of(want)) is not None

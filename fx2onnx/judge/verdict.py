@@ -43,7 +43,7 @@ class Row:
 
     ``max_abs_error`` and ``allowed`` are absolute; ``scale`` is the largest finite magnitude of the output in eager PyTorch,
     0 where no numbers were compared. ``problem`` says what is wrong beyond numbers: a dtype, a shape, an
-    exception. ``by`` is the judge that settled it (docs/verify.md).
+    exception. ``by`` is the comparison rule that settled it (docs/verify.md).
     """
 
     engine: str

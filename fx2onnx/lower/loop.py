@@ -378,7 +378,7 @@ def lower(
 
     ``resorts`` is filled with the overloads without an entry in ``table``, and where their form is from, ``values`` with nodes'.
     ``lift_state`` makes every buffer that forward changes an input and an output, every changed input an output; the
-    model's metadata ``fx2onnx.state`` maps one to the other, as JSON. ``has_checks``: nodes check sizes that only the data tells.
+    model's metadata ``fx2onnx.state`` maps one to the other, as JSON. ``has_checks``: nodes check data-dependent sizes.
 
     Raises: UserError E2xx with the user's line; nothing is emitted where an overload has no translation.
     """

@@ -312,7 +312,7 @@ def _refused(node: torch.fx.Node, sizes: Mapping[str, int]) -> UserError | None:
 
 
 def failed(node: torch.fx.Node, entry: TableEntry, cause: Exception, sizes: Mapping[str, int]) -> Fx2OnnxError:
-    """An entry raised something of its own: a fault of ours, of the user who wrote the entry, or of the call."""
+    """An entry raised something of its own: a bug in fx2onnx, in the user's entry, or in the call."""
     is_ours = entry.place.startswith(_PACKAGE)
     return _refused(node, sizes) or (InternalError if is_ours else UserError)(
         "E900" if is_ours else "E001",

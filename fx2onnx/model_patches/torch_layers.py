@@ -14,7 +14,8 @@ from fx2onnx.torchcompat.capture_modes import fused_attention
 
 @patches("torch.nn.modules.batchnorm:_BatchNorm.forward", around=True)
 def batch_norm(forward: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
-    """As torch's, save that with ``momentum=None`` the share of a batch is computed from ``num_batches_tracked`` in the graph."""
+    """As torch's, except that with ``momentum=None`` the share of a batch is computed from ``num_batches_tracked`` in
+    the graph."""
     count = self.num_batches_tracked
     if self.momentum is not None or not (self.training and self.track_running_stats) or count is None:
         return forward(self, input)  # type: ignore[no-any-return]
@@ -114,7 +115,7 @@ def _leaves_padding_out(encoder: Any, src: torch.Tensor, mask: torch.Tensor | No
 def pad_packed_sequence(
     sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As torch's, save that the length of the longest sequence, or ``total_length``, may be a symbolic size."""
+    """As torch's, except that the length of the longest sequence, or ``total_length``, may be a symbolic size."""
     sizes = sequence.batch_sizes
     longest = sizes.shape[0]
     if total_length is not None and total_length < longest:
@@ -134,13 +135,13 @@ def pad_packed_sequence(
 
 @patches("torch.nn.modules.rnn:RNNBase.get_expected_hidden_size")
 def get_expected_hidden_size(self: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None) -> tuple[Any, ...]:
-    """As that of ``RNNBase``, save that the batch may be a symbolic size."""
+    """As that of ``RNNBase``, except that the batch may be a symbolic size."""
     return _state_size(self, input, batch_sizes, self.proj_size or self.hidden_size)
 
 
 @patches("torch.nn.modules.rnn:LSTM.get_expected_cell_size")
 def get_expected_cell_size(self: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None) -> tuple[Any, ...]:
-    """As that of ``LSTM``, save that the batch may be a symbolic size."""
+    """As that of ``LSTM``, except that the batch may be a symbolic size."""
     return _state_size(self, input, batch_sizes, self.hidden_size)
 
 
@@ -156,8 +157,8 @@ _QUANTIZED = "torch.ao.nn.quantized.dynamic.modules.rnn"
 def quantized_layers_of_packed_sequences(
     forward_impl: Any, self: Any, input: Any, hx: Any, batch_sizes: Any, max_batch_size: Any, sorted_indices: Any
 ) -> tuple[Any, Any]:
-    """As that of the quantised layers, save that PyTorch does not try the operator of whole sequences first, of which it
-    would print the arguments.
+    """As that of the quantized layers, except that PyTorch does not try the operator of whole sequences first, of which
+    it would print the arguments.
     """
     if batch_sizes is None:
         return forward_impl(self, input, hx, batch_sizes, max_batch_size, sorted_indices)  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: floa
     """Every class moved away from the others, then one suppression for all.
 
     Shapes:    boxes [N, 4], scores [N], idxs [N] -> int64 [kept], best score first.
-    Numerics:  torchvision does the same up to 1000 boxes, and suppresses class by class above: equal but for the
+    Numerics:  torchvision does the same up to 1000 boxes, and suppresses class by class above: equal except for the
                rounding of the moved boxes.
     Source:    torchvision.ops.boxes._batched_nms_coordinate_trick; -inf stands for the greatest of no box at all.
     """

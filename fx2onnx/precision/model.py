@@ -36,7 +36,7 @@ class Lowered:
     weights: dict[str, str] = field(default_factory=dict)
     """Weights in float32 whose numbers ask for it."""
     outputs: dict[str, float] = field(default_factory=dict)
-    """By output: how far it is from the judge's on the sample, of its own size."""
+    """By output: its relative distance from the reference on the example inputs."""
     allowed: float = 0.0
     judge: str = ""
     """float64, or the model's own dtype where it is too large for that; empty where nothing was measured."""

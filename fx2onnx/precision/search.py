@@ -27,7 +27,7 @@ END = {"float16": "2,048", "bfloat16": "256"}
 
 def counting(model: ir.Model, largest: Callable[[ir.Value], float]) -> Iterator[ir.Node]:
     """Nodes whose floats come of integers and constants alone, up to where they meet the model's own numbers. ``largest``: of a
-    value on the sample; integers of 0 and 1 are masks, and count nothing.
+    value on the example inputs; integers of 0 and 1 are masks, and count nothing.
     """
     counts: set[ir.Value] = set()
     for graph in graphs_of(model):
@@ -61,9 +61,9 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 
 HEADROOM = 4.0
-"""The factor by which values of other inputs may be larger than those of the sample."""
+"""The factor by which values of other inputs may be larger than those of the example inputs."""
 SCALED, SCALED_HEADROOM = 16.0, 2.0
-"""Floats of the sample times this are tried as well: as large as a verification draws them."""
+"""Floats of the example inputs times this are tried as well: as large as a verification draws them."""
 GOOD_UNITS = 16.0
 """Outputs that are off by no more units are as good as 16 bits are: nothing is looked for."""
 JUMP = 8.0
@@ -74,7 +74,8 @@ MOST_ROUNDS = 4
 RATIO = 8.0
 """The outputs may be so many times as far off as where the weights alone are rounded."""
 MOST_FLOAT64_BYTES = 512 << 20
-"""Larger weights are not widened: the model itself is the judge, whose float32 is thousands of times as fine as float16."""
+"""Larger weights are not widened: the model itself is the reference, whose float32 is thousands of times as fine as
+float16."""
 
 Values = Mapping[str, Seen]
 
@@ -84,7 +85,7 @@ class Measured:
     """The measurements of the search."""
 
     outputs: dict[str, float] = field(default_factory=dict)
-    """By output: how far it is from the judge's, of its own size."""
+    """By output: its relative distance from the reference."""
     allowed: float = 0.0
     """The largest distance of an output: that of rounded weights alone, or what 16 bits cost anyway."""
     runs: int = 0
@@ -106,7 +107,7 @@ class Search:
         self.outputs = [value.name or "" for value in draft.model.graph.outputs]
 
     def run(self) -> Measured:
-        """Raises UserError E001 where the sample itself is beyond the range."""
+        """Raises UserError E001 where the example itself is beyond the range."""
         with record("measure in float64"):
             self.wanted = [self._judge(feeds) for feeds in self.samples]
             self.scaled = [self._judge(feeds) for feeds in map(_scaled, self.samples[:1]) if feeds is not None]

@@ -1,6 +1,7 @@
 """The derivation in an optimized file: which rules made it from which file. It is checked, and names the rules of changed nodes.
 
-No verdict rests on it: ``certify`` derives each value by its own equations, and a node that no listed rule made is judged alike.
+No verdict rests on it: ``certify`` derives each value by its own equations, and a node that no listed rule made is
+treated alike.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ RATIOS = 20
 SEARCH_ROWS = 512
 """The most rows, at equal distances, that stand for all in the search of the exponent."""
 WIDE_BLOCK = 512
-"""Blocks beyond this are judged by the diagonal alone."""
+"""Larger blocks are compared by the diagonal alone."""
 _TILE_NUMBERS = 1 << 22
 
 

@@ -1,4 +1,4 @@
-"""DequantizeLinear before the readers of a quantised weight. products.py has onnxruntime's own operators."""
+"""DequantizeLinear before the readers of a quantized weight. products.py has onnxruntime's own operators."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Dequantized:
         return self.weight.source.dtype
 
     def before(self, way: str, node: ir.Node) -> None:
-        """Dequantised for a product or convolution."""
+        """Dequantized for a product or convolution."""
         value = self._turned_values(node) if way == "matmul" else self._values(node)
         node.replace_input_with(node.inputs.index(self.place.value), value)
         if way == "gemm turned":
@@ -202,7 +202,8 @@ class Dequantized:
         return self.writer.node(node, "Reshape", [scaled, target], (self.dtype, final))
 
     def gather(self, node: ir.Node) -> None:
-        """Rows of codes are picked, then dequantised: the table stays in its bits but for codes of 4 bits, which Gather lacks."""
+        """Rows of codes are picked, then dequantized: the table stays in its bits except for codes of 4 bits, which
+        Gather lacks."""
         writer, rows = self.writer, node.inputs[1]
         assert rows is not None
         columns, dims = self.weight.columns, dims_of(rows)

@@ -135,7 +135,7 @@ def _inverted(upper: Array) -> Array:
 
 
 HELD_OUT = 8
-"""One run of so many, or one row of one run, is held out: what is fitted is judged by it."""
+"""One run of so many, or one row of one run, is held out, and measures what is fitted."""
 
 
 class Operand(NamedTuple):

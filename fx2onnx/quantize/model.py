@@ -1,4 +1,4 @@
-"""Quantise the weights of a graph, and say so in the file."""
+"""Quantize the weights of a graph, and say so in the file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quantize_measured(
     known: Collection[str] | None = None,
     data: Data | None = None,
 ) -> tuple[Quantized, list[WeightPlace]]:
-    """Quantise the weights of ``model`` in place. With ``feeds``, what the layers and the outputs do on them is measured. Returns
+    """Quantize the weights of ``model`` in place. With ``feeds``, what the layers and the outputs do on them is measured. Returns
     what was done, and the places as they were. data: the calibration's, where it is not as the options have it.
 
     Raises: UserError E001, E202 (``plan_for``), E302, E401 (``fitted``).
@@ -200,7 +200,7 @@ class Quantized:
     kept: dict[str, str] = field(default_factory=dict)
     """By weight: why it stays."""
     outputs: dict[str, float] = field(default_factory=dict)
-    """By output: how far it is from the unquantised model's on the sample, of its own size."""
+    """By output: how far it is from the unquantized model's on the example inputs, of its own size."""
 
     @property
     def bytes_before(self) -> int:
@@ -260,7 +260,7 @@ def plan_for(
 ) -> QuantizationPlan:
     """The plan of the weights to quantize.
 
-    Raises UserError E202 for an opset without the operators, E204 for a target without them, E001 where nothing is there to quantise.
+    Raises UserError E202 for an opset without the operators, E204 for a target without them, E001 where nothing is there to quantize.
     """
     needed = "--format matmulnbits" if options.format == "matmulnbits" else "--activations int8"
     if (options.format == "matmulnbits" or options.activations == "int8") and not has_product(target):

@@ -1,4 +1,4 @@
-"""onnxruntime's own operators in the place of the readers of a quantised weight: MatMulNBits, MatMulBnb4, QMoE."""
+"""onnxruntime's own operators in the place of the readers of a quantized weight: MatMulNBits, MatMulBnb4, QMoE."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class Scheme:
 
         The block's numbers fit, but of ``int4``: its scale has the sign that makes the number that is largest in size the code -8, so that
         one code more is of use, and what is as large on the other side becomes 7. Mean squares of errors are an eighth smaller on
-        normal numbers. Source: onnxruntime's blockwise quantisation.
+        normal numbers. Source: onnxruntime's blockwise quantization.
         """
         wide = blocks.astype(np.float32, copy=False)
         top, bottom = wide.max(-1), wide.min(-1)
@@ -217,7 +217,7 @@ class Scheme:
     def codes(self, blocks: Array, scales: Array, zeros: Array | None) -> Array:
         """The nearest code of each number, as int8, uint8 or float8.
 
-        Codes of 4 bits are those of onnxruntime's blockwise quantisation, ties included: two files of one checkpoint whose codes
+        Codes of 4 bits are those of onnxruntime's blockwise quantization, ties included: two files of one checkpoint whose codes
         are not all the same part at some token.
         """
         numbers, steps = blocks.astype(np.float32, copy=False), scales.astype(np.float32)[..., None]

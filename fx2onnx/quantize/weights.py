@@ -243,7 +243,7 @@ def block_codes_tensor(
 
 
 def scales_tensor(weight: RowWeight, name: str, sizes: tuple[int, ...]) -> ir.TensorProtocol:
-    """The scales, by what a folded normalisation multiplies the rows with."""
+    """The scales, by what a folded normalization multiplies the rows with."""
 
     def make(array: Array, start: int, stop: int) -> Array:
         scales = weight.scales(array, start, stop)

@@ -203,7 +203,7 @@ class Point(Open):
 
 @dataclass
 class Series(Open):
-    """Export time over a size of the sample input (``sweep``) or over the number of layers (``depth``)."""
+    """Export time over a size of the example input (``sweep``) or over the number of layers (``depth``)."""
 
     label: str
     points: list[Point] = field(default_factory=list)

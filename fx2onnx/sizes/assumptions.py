@@ -19,7 +19,7 @@ MOST_CHARS = 160
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A relation of sizes that the sample's sizes made true, and that the graph holds for."""
+    """A relation of sizes that the example's sizes made true, and that the graph holds for."""
 
     kind: ClassVar[str] = "guard"
 

@@ -145,7 +145,8 @@ MOST_ELEMENTS = 1 << 31
 
 
 def goes_as_sample(relation: Relation) -> bool:
-    """Return whether sizes are compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has."""
+    """Return whether sizes are compared with 0 or 1, which the example stands for, or with as many elements as no
+    tensor has."""
     numbers = [arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)]
     return relation.compares_with_zero_or_one() or any(abs(number) >= MOST_ELEMENTS for number in numbers)
 

@@ -65,8 +65,8 @@ Monomial: TypeAlias = tuple["Atom", ...]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Atom:
-    """An operation over expressions, or what has none inside it: a ``symbol``, which is a size by its name, or an ``unbacked``
-    number, which only data decides, by its number in the run. Made by ``atom_of``.
+    """An operation over expressions, or what has none inside it: a ``symbol``, which is a size by its name, or an
+    ``unbacked`` (data-dependent) number, by its number in the run. Made by ``atom_of``.
     """
 
     op: str
@@ -155,7 +155,7 @@ class Dim:
 
     @staticmethod
     def unbacked(number: int) -> Dim:
-        """A number that only data decides, of either sign, written ``u0``."""
+        """A data-dependent number, of either sign, written ``u0``."""
         return Dim({(atom_of("unbacked", (number,)),): 1})
 
     def __hash__(self) -> int:
@@ -248,7 +248,7 @@ class Dim:
         return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
     def unbacked_symbols(self) -> frozenset[str]:
-        """The texts of the unbacked numbers in the expression, which only data decides."""
+        """The texts of the unbacked (data-dependent) numbers in the expression."""
         return frozenset().union(*(atom.unbacked for atom in self.atoms()))
 
     def leaf(self, name: str) -> Dim:

@@ -33,7 +33,7 @@ class Facts:
     sets: Mapping[str, SizeSet] = field(default_factory=dict)
     """The sizes of a symbol for which the program is; every size where there is no entry."""
     written_for: Mapping[str, SizeSet] = field(default_factory=dict)
-    """``sets`` but for what was supposed to be odd: ``n % 2`` stays as it is, so that one program can be written for both ways."""
+    """``sets`` except for what was supposed to be odd: ``n % 2`` stays as it is, so that one program serves both."""
     conditions: Mapping[Condition, None] = field(default_factory=dict)
     """The conditions that made the sets smaller, in order."""
     stated: frozenset[Relation] = frozenset()
@@ -184,7 +184,7 @@ class Facts:
         return known if _is_plain(known) else plain  # type: ignore[return-value]
 
     def excludes_zero_only(self, relation: Relation) -> bool:
-        """Return whether the relation, of one symbol, holds at all sizes for which the program is, but for 0."""
+        """Return whether the relation, of one symbol, holds at all sizes for which the program is, except for 0."""
         true = where_true(relation)
         if true is None:
             return False
@@ -226,7 +226,7 @@ class SizesOfRun:
     chosen: Mapping[str, int] = field(default_factory=dict)
     """The sizes at which the run goes on behind the last decision, where they are not to be looked for."""
     hinted: dict[Dim | Relation, object] = field(default_factory=dict)
-    """Values at the sample's sizes, as far as they were asked."""
+    """Values at the example's sizes, as far as they were asked."""
     hinted_for: dict[str, int] = field(default_factory=dict)
     """The sizes for which these are."""
 
@@ -262,8 +262,8 @@ class SizesOfRun:
     def require(self, relation: Relation, where: SourceLocation | None, *, bounded: bool) -> bool:
         """Note what a relation that has to hold needs of single sizes; whether there is a choice of such sizes.
 
-        bounded: also where that is an upper bound. What kernels decide at the sample alone, such as that there is one
-        window, need not hold of the program.
+        bounded: also where that is an upper bound. What kernels decide at the example's sizes alone, such as that there
+        is one window, need not hold of the program.
         """
         if relation in self.facts.stated:
             return True
@@ -282,9 +282,9 @@ class SizesOfRun:
                 self.know(conditions={**self.facts.conditions, Condition(name, sizes, true, where): None})
         return found is not None
 
-    # -- the sample's sizes, and others -------------------------------------------------------------------------------
+    # -- the example's sizes, and others -------------------------------------------------------------------------------
     def hint(self, value: Any) -> Any:
-        """The value at the sample's sizes. torch asks for the same with each tensor that it makes."""
+        """The value at the example's sizes. torch asks for the same with each tensor that it makes."""
         if not isinstance(value, Dim | Relation):
             return value
         if self.hinted_for != self.hints:

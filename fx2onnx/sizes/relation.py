@@ -83,7 +83,7 @@ class Relation:
         return self.op in COMPARE.keys() - {"eq"} and not any(isinstance(arg, Relation) for arg in self.args)
 
     def compares_with_zero_or_one(self) -> bool:
-        """Return whether the relation compares a size with 0 or 1. At capture, the sample's size stands for these."""
+        """Return whether the relation compares a size with 0 or 1. At capture, the example's size stands for these."""
         gap = self._gap()
         return gap is not None and not any(atom.depth for atom in gap.atoms())
 

@@ -93,7 +93,7 @@ class SizeCondition:
         return frozenset([self.name]) if self.name else frozenset().union(*sides)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the condition is true, or cannot be told, at these sizes."""
+        """Return whether the condition is true, or not known, at these sizes."""
         if self.name:
             return self.name not in sizes or sizes[self.name] in self.sizes
         for op, *pair in self.any_of:

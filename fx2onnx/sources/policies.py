@@ -129,7 +129,7 @@ def policy_source(
 
 
 class Policy(nn.Module):
-    """Normalise, infer deterministically, and bring the action into its space.
+    """Normalize, infer deterministically, and bring the action into its space.
 
     Source:  BasePolicy.predict and VecNormalize.normalize_obs of stable-baselines3.
     """

@@ -48,7 +48,7 @@ def check_memory(spec: str, build: Callable[[], nn.Module], advice: str) -> None
         )
 
 
-_ZERO_SPREAD = 0.02  # as the weights of a transformer are initialised: small against activations of size 1
+_ZERO_SPREAD = 0.02  # as the weights of a transformer are initialized: small against activations of size 1
 _SCALE_SPREAD = 0.2
 _VARIANCE_FLOOR = 0.1
 

@@ -30,7 +30,7 @@ WEIGHT_WORDS = ("random", "reference", "none")
 @public_methods
 @dataclass(frozen=True)
 class Options:
-    """Sizes of the sample inputs and the seed; None means "the source's own default".
+    """Sizes of the example inputs and the seed; None means "the source's own default".
 
     ``keywords`` are the ``?key=value`` pairs of the spec: builder arguments or config fields, by kind.
     """
@@ -99,7 +99,7 @@ class Source:
     ``bake``            names of inputs whose values decide shapes and become constants of the file;
     ``metadata``        entries of the file's metadata, which its package reads;
     ``program``         the torch.export.ExportedProgram that ``module`` is of, which has its dynamic sizes;
-    ``data_branches``   what becomes of Python decisions by data (``fx2onnx.export``).
+    ``data_branches``   what becomes of Python data-dependent decisions (``fx2onnx.export``).
     """
 
     name: str
@@ -125,5 +125,6 @@ class Source:
         dynamic_shapes: DynamicShapes | None = None,
         bake: tuple[str, ...] = (),
     ) -> Source:
-        """One of several graphs of a model. A decision by data is refused: another form of the model may do without."""
+        """One of several graphs of a model. A data-dependent decision is refused: another form of the model may do
+        without."""
         return cls(name, module, (), kwargs, dynamic_shapes, bake=bake, data_branches="error")

@@ -84,7 +84,7 @@ def _numbers_of(place: WeightPlace) -> DerivedTensor:
 
 
 def against_numbers(numbers: Original, path: str) -> Verdict:
-    """The quantised file against ``numbers``. Raises VerificationError E501 where it differs."""
+    """The quantized file against ``numbers``. Raises VerificationError E501 where it differs."""
     with record("compare with the codes' numbers"):
         verdict = numbers.compare(path)
     if verdict.is_wrong:

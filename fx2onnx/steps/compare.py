@@ -107,7 +107,7 @@ class Sample:
 
 RunOn: TypeAlias = Callable[[Run, Sample], Sequence[Any]]
 Judge: TypeAlias = Callable[[str, int, Any, Any, Sample], Judged]
-"""A comparison of an output: its name and index, its value, the wanted value, and the sample."""
+"""A comparison of an output: its name and index, its value, the wanted value, and the inputs."""
 
 
 class Original:
@@ -189,7 +189,7 @@ class Original:
 
     def compare(self, new: str | bytes, run_on: RunOn | None = None, judge: Judge | None = None) -> Verdict:
         """The verdict on a new file: an engine that fails on it is a wrong row. ``run_on``: runs the file on a sample where its
-        inputs are other ones; ``judge``: judges an output where not all rounding is that of float32.
+        inputs are other ones; ``judge``: compares an output where not all rounding is that of float32.
         """
         result = Verdict(notes=list(self.notes))
         runs: dict[str, Run] = {}

@@ -1,4 +1,5 @@
-"""Fixed sizes of inputs made dynamic again: constants that hold them are mended where it is plain which size they mean.
+"""Fixed sizes of inputs made dynamic again: constants that hold them are changed where it is plain which size they
+mean.
 
 A ``Reshape`` to ``[4, 12, 64]`` of a batch of 4 becomes one to ``[0, 12, 64]``: the elements of an axis keep their order, so that the
 place of the batch among the strides of the operand says at which axis of the result it is.
@@ -102,8 +103,8 @@ MOST_ROUNDS = 1000
 def make_dynamic(model: ir.Model, wanted: Mapping[str, str]) -> dict[str, int]:
     """Let sizes of inputs vary, in place. Returns the number that each name had.
 
-    Raises: UserError E001 for a place that is none, or is dynamic already; E105 for a node that has the size in it and cannot be
-    mended.
+    Raises: UserError E001 for a place that is none, or is dynamic already; E105 for a node that has the size in it and
+    cannot be changed.
     """
     sizes: dict[str, int] = {}
     for place, name in wanted.items():
@@ -142,7 +143,7 @@ def _plain(dim: DimLike, sizes: Mapping[str, int]) -> int | str | None:
 
 
 def _mend_all(model: ir.Model, sizes: Mapping[str, int], fixed: Mapping[ir.Value, tuple[int, ...] | None]) -> None:
-    """Mend one constant after the other in the order of the nodes: each changes the types behind it."""
+    """Change one constant after the other in the order of the nodes: each changes the types behind it."""
     done: set[ir.Node] = set()
     for _ in range(MOST_ROUNDS):
         infer_types(model)

@@ -32,7 +32,7 @@ class Measurable(Protocol):
 
     @property
     def known(self) -> Collection[str] | None:
-        """Names of the weights that may be quantised, the module's; None: all that products and convolutions read."""
+        """Names of the weights that may be quantized, the module's; None: all that products and convolutions read."""
         ...
 
     def feeds(self, model: ir.Model) -> tuple[Feeds | None, str]:
@@ -86,7 +86,7 @@ Step: TypeAlias = Callable[[ir.Model, Wanted], Notes | None]
 
 
 def quantize(model: ir.Model, wanted: Wanted) -> Notes | None:
-    """Have the weights in few bits. Raises UserError E001, E202, E204 (``plan_for``), E302, E401 (calibration data)."""
+    """Quantize the weights. Raises UserError E001, E202, E204 (``plan_for``), E302, E401 (calibration data)."""
     options, measurable = wanted.quantize, wanted.measurable
     if options is None:
         return None

@@ -1,4 +1,4 @@
-"""The arguments of ``optimize_model``, and what an optimised file comes with."""
+"""The arguments of ``optimize_model``, and what an optimized file comes with."""
 
 from __future__ import annotations
 

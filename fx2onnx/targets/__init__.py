@@ -1,1 +1,2 @@
-"""Runtimes that files are made for: what each runs (``tables/``), what a file lacks for it, and what mends that."""
+"""Runtimes that files are made for: what each runs (``tables/``), what a file lacks for it, and the changes that
+help."""

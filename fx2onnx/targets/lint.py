@@ -57,7 +57,7 @@ class Finding:
 def lint(proto: onnx.ModelProto, target: Target) -> list[Finding]:
     """All that stands in the way of the file in that target, in the order of its nodes. Reads no data of weights.
 
-    Model-local functions are judged by what they hold, as runtimes do. A dtype that the file does not say, and that cannot be
+    Model-local functions are checked by their nodes, as runtimes do. A dtype that the file does not say, and that cannot be
     inferred, is taken for one that runs.
     """
     model = ir.from_proto(without_maps(_with_types(_inlined(proto))))

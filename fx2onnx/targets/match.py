@@ -51,7 +51,7 @@ def _of_attribute(name: str, value: Any, formal: Any) -> str | None:
     if value == default or formal.type in (MODE.TENSOR, MODE.GRAPH, MODE.TYPE_PROTO):
         return None
     if isinstance(value, str):
-        return None if formal.required else f"{name}={value}"  # one of a few words, but for Einsum's equation
+        return None if formal.required else f"{name}={value}"  # one of a few words, except for Einsum's equation
     if isinstance(value, int):
         return f"{name}={value}" if value in FLAGS and default in FLAGS else name
     if isinstance(value, (list, tuple)) and name in NEUTRAL and set(value) <= {NEUTRAL[name]}:

@@ -16,7 +16,7 @@ from torch._higher_order_ops.while_loop import while_loop_op
 OpOverload: TypeAlias = torch._ops.OpOverload
 
 PackedWeight: TypeAlias = Any
-"""A weight of an eager-quantised layer, of which torch has no Python type."""
+"""A weight of an eager-quantized layer, of which torch has no Python type."""
 
 HIGHER_ORDER: dict[str, Any] = {
     "cond": torch.ops.higher_order.cond,

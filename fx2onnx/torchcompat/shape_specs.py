@@ -1,5 +1,5 @@
-"""torch.export's objects for dynamic shapes (``ShapesSpec``, ``ShapesCollection``, ``AdditionalInputs``), told by their attributes:
-releases of torch before 2.14 lack the classes of the first.
+"""torch.export's objects for dynamic shapes (``ShapesSpec``, ``ShapesCollection``, ``AdditionalInputs``), recognized by
+their attributes: releases of torch before 2.14 lack the classes of the first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The stand-ins for functions and kernels of torch while a module is captured below autograd, for a graph that trains.
 
-Forms are operators whose C++ asks for plain sizes, written in tensors: a dynamic size would be that of the sample. They are the
-kernels of composite operators, which are split there, and of others whose gradient asks.
+Forms are operators whose C++ asks for plain sizes, written in tensors: a dynamic size would be that of the example
+inputs. They are the kernels of composite operators, which are split there, and of others whose gradient asks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sample call of a module that is to be trained: its inputs and targets by name, and which sizes are dynamic."""
+"""The example call of a module that is to be trained: its inputs and targets by name, and which sizes are dynamic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class TrainingSample:
     """``dynamic_shapes`` of the module alone, as the user gave them."""
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the module's forward, with ``tensors`` in the place of the sample's; a baked one stays."""
+        """The arguments of the module's forward, with ``tensors`` in the place of the example's; a constant one
+        stays."""
         args, kwargs = self.arguments.rebuilt([tensors.get(name, own) for name, own in self.batch.items()])
         return args, kwargs
 

@@ -24,9 +24,10 @@ from fx2onnx.verify.noise import RandomNodes
 from fx2onnx.verify.work import WorkBudget
 
 _LONGEST = 20.0
-"""Seconds that a run on other inputs than the sample may take, or 40 times what it takes on the sample where that is more."""
+"""Seconds that a run on other inputs than the example inputs may take, or 40 times what it takes on the example inputs
+where that is more."""
 _LONGEST_ON_SAMPLE = 600.0
-"""Seconds that a run of an engine on the sample may take, or 200 times what eager PyTorch takes."""
+"""Seconds that a run of an engine on the example inputs may take, or 200 times what eager PyTorch takes."""
 MOST_TIMEOUTS = 2
 
 
@@ -41,17 +42,18 @@ class Case:
     runs: dict[str, Run]
     random: RandomNodes | None
     seconds: dict[str, float] = field(default_factory=dict)
-    """The processor time of a run on the sample, for eager PyTorch and each engine. Only ``longest`` depends on it."""
+    """The processor time of a run on the example inputs, for eager PyTorch and each engine. Only ``longest`` depends on
+    it."""
     budget: WorkBudget = field(default_factory=WorkBudget)
     """The budget of all runs, and what they have cost."""
     finite: list[bool] = field(default_factory=list)
-    """For each output of the sample, True if all its numbers are finite."""
+    """For each output on the example inputs, True if all its numbers are finite."""
     says_nothing: frozenset[str] = frozenset()
     """Kinds of floats that are not tried."""
     random_outputs: set[int] = field(default_factory=set)
     """The outputs that depend on random numbers which cannot be fed, on inputs so far."""
     turns: int = 0
-    """Turns of the loops on the sample."""
+    """Turns of the loops on the example inputs."""
     timeouts: int = 0
     """Runs of eager PyTorch that were ended."""
     refuses_sizes: bool = False

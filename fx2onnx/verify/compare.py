@@ -1,4 +1,4 @@
-"""Run eager PyTorch and the engines on the same inputs and judge the differences (docs/verify.md)."""
+"""Run eager PyTorch and the engines on the same inputs and compare their outputs (docs/verify.md)."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on 
 
 LAST_STOP = 120.0
 LATEST_FORWARDS = 40.0
-"""Seconds of processor time after which nothing more is tried, or so many times what eager PyTorch takes on the sample."""
+"""Seconds of processor time, or runs of eager PyTorch on the example inputs, after which nothing more is tried."""
 SMALL_SHARE = 0.25
-"""Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
+"""Inputs of so few numbers, as a share of the example's, run in every engine where a run at other sizes is due."""
 LONGER_LOOPS = 100
-"""Times that loops may turn more often than on the sample."""
+"""Times that loops may turn more often than on the example inputs."""
 EXACT_ENGINE = "runner"
 """The engine that does as eager PyTorch does at the ends of what numbers may be."""
 EMPTY_ENGINES = (EXACT_ENGINE,)
@@ -144,7 +144,7 @@ def _compare_constants(verdict: Verdict, model: onnx.ModelProto, folder: str, ro
 
 
 def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -> None:
-    """The sample, then the other sets of inputs as far as their work may go on."""
+    """The example, then the other sets of inputs as far as their work may go on."""
     originals = [leaf.tensor.detach().cpu() for leaf in case.eager.arguments.leaves]
     originals = rounded_inputs(originals, case.names, case.file)
     axes = [
@@ -235,15 +235,15 @@ def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tens
 def _other(
     verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str], most_work: float
 ) -> None:
-    """Compare on another set of inputs: of the kind of values that ``sample`` asks for, tamer ones, or the sample's own values at
-    its sizes, whichever eager PyTorch runs on first within ``most_work``.
+    """Compare on another set of inputs: of the kind of values that ``sample`` asks for, milder ones, or the example's
+    own values at its sizes, whichever eager PyTorch runs on first within ``most_work``.
     """
     tries = [(sample, False), (sample, True), (replace(sample, values="sample"), False)]
     problem = ""
     tries = tries[2:] if sample.values == "sample" else tries[:1] if sample.values in NEVER_TAMER else tries
     for asked, tame in tries:
         if asked.values == "sample" and not asked.sizes:
-            break  # the sample itself
+            break  # the example itself
         tensors = rounded_inputs(maker.make(asked, tame=tame), case.names, case.file)
         try:
             expected, recording = _eager(case, tensors, most_work=most_work)
@@ -312,7 +312,7 @@ def _judge_all(
     found: tuple[list[Array], Recording],
     engines: Sequence[str],
 ) -> None:
-    """Run the engines on the inputs, and judge what they give."""
+    """Run the engines on the inputs, and compare their outputs."""
     expected, recording = found
     draws = recording.draws
     before = len(verdict.rows)

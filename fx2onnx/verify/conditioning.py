@@ -1,4 +1,4 @@
-"""Operators whose errors are those of operands that are off by rounding: systems of equations, factorisations, special functions, and sums of large terms.
+"""Operators whose errors are those of operands that are off by rounding: systems of equations, factorizations, special functions, and sums of large terms.
 
 What they give may be off by far more than rounding, as much as it moves where an operand moves by its last place. Of a
 singular system it is rounding alone that decides what comes out.

@@ -42,7 +42,7 @@ class Eager:
     codes: ExactCodes | None = None
     """The exact codes of a module with products of codes."""
     on_device: bool = False
-    """True if it runs on the device of the sample, not on the CPU."""
+    """True if it runs on the device of the example inputs, not on the CPU."""
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
         """forward's tensors, flat, as arrays."""
@@ -141,7 +141,7 @@ def _ends(arguments: Arguments, copies: Sequence[torch.Tensor], names: Names) ->
 
 
 def placed(arguments: Arguments, tensors: Sequence[torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
-    """``(args, kwargs)`` with copies of these tensors, each on the device of the sample's."""
+    """``(args, kwargs)`` with copies of these tensors, each on the device of the example's."""
     return arguments.rebuilt(_moved(arguments, tensors))
 
 

@@ -21,7 +21,7 @@ _AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"relu": torch.relu,
 
 
 def is_product(func: Any) -> bool:
-    """Return whether the operator is a layer of codes that quantises what it gives, in steps that do not depend on it."""
+    """Return whether the operator is a layer of codes that quantizes what it gives, in steps that do not depend on it."""
     name = func._schema.name
     return (
         func.namespace == "quantized"

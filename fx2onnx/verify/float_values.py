@@ -10,9 +10,9 @@ import torch
 from fx2onnx.verify.marks import Marks
 
 FLOAT_ENDS = ("far", "signed", "offset", "nan", "infinite", "huge", "tiny")
-"""Kinds that every input of floats has. ``far``: 65,536 times the sample's. ``signed``: zeros of either sign among others.
-``offset``: behind a mean of 256 deviations. ``nan``, ``infinite``: a few that are no number, or infinite, in every other
-row. ``huge``, ``tiny``: whose squares float32 does not hold, or takes for nothing."""
+"""Kinds that every input of floats has. ``far``: 65,536 times the example's. ``signed``: zeros of either sign among
+others. ``offset``: behind a mean of 256 deviations. ``nan``, ``infinite``: a few that are no number, or infinite, in
+every other row. ``huge``, ``tiny``: whose squares float32 does not hold, or takes for nothing."""
 NEEDS_RANGE = frozenset({"far", "offset", "huge", "tiny"})
 """Kinds for which half precision has no room."""
 WITHOUT_NUMBERS = frozenset({"signed", "nan", "infinite"})
@@ -79,7 +79,7 @@ _FEW = 16
 
 
 class Spread(Protocol):
-    """The spread of the sample's numbers."""
+    """The spread of the example's numbers."""
 
     @property
     def mean(self) -> float: ...
@@ -102,7 +102,7 @@ def silent_on(op_types: Iterable[str], *, has_codes: bool) -> frozenset[str]:
 
 
 Kind = Callable[[Spread, torch.Tensor, torch.Tensor, torch.Generator], torch.Tensor]
-"""From normally distributed numbers and the sample's."""
+"""From normally distributed numbers and the example's."""
 
 
 def draw_floats(values: Spread, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
@@ -113,7 +113,7 @@ def draw_floats(values: Spread, like: torch.Tensor, kind: str, generator: torch.
     scales = _NARROW_SCALES if values.is_narrow else _SCALES
     found = _KINDS.get(kind, _scaled(scales.get(kind, 1.0)))(values, drawn, like, generator).to(like.dtype)
     given = like.cpu()
-    is_number = torch.isfinite(given)  # what is infinite in the sample, such as in a mask, stays
+    is_number = torch.isfinite(given)  # what is infinite in the example inputs, such as in a mask, stays
     return found if is_number.all() else torch.where(is_number, found, given)
 
 

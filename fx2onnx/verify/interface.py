@@ -184,7 +184,7 @@ def assign(arguments: Sequence[str], inputs: Sequence[str], baked: Collection[st
 
 
 def vanished(arguments: Iterable[str], assigned: Iterable[str | None], baked: Collection[str]) -> list[str]:
-    """Arguments that the file has no input for though nobody said that they are baked."""
+    """Arguments that the file has no input for though nobody said that they are constant."""
     return [name for name, taken in zip(arguments, assigned, strict=True) if taken is None and name not in baked]
 
 

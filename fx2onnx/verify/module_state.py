@@ -40,7 +40,8 @@ _CODES = frozenset(
 
 
 def in_float32(model: onnx.ModelProto, note: Callable[[str], object]) -> bytes | None:
-    """The file with products that round nothing to 8 bits, which ``note`` is told; None where the file asks for none that do."""
+    """The file with products that round nothing to 8 bits, on which ``note`` gets a sentence; None where the file asks
+    for none that do."""
     if not _rounding(model):
         return None
     exact = onnx.ModelProto()

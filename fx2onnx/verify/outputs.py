@@ -1,4 +1,5 @@
-"""The outputs of all engines on one set of inputs, judged. float64 and other roundings run once, and only where asked for."""
+"""The outputs of all engines on one set of inputs, compared with eager PyTorch's. float64 and other roundings run once,
+and only where asked for."""
 
 from __future__ import annotations
 
@@ -129,7 +130,7 @@ class Outputs:
     def _judged(
         self, row: Row, index: int, got: Array, others: Sequence[Array], declared: str
     ) -> tuple[Row, Array, bool]:
-        """The row by what costs least, the output as it is judged, and whether another judge may settle it."""
+        """The row by the cheapest rule, the output as it is compared, and whether another rule may settle it."""
         want = self._expected[index]
         if self._grain.epsilon:
             got = as_module_has_it(got, want)
@@ -195,7 +196,7 @@ class Outputs:
         return is_of_its_kind and got.ndim == want.ndim and got.shape != want.shape
 
     def _settled(self, row: Row, index: int, got: Array, want: Array, others: Sequence[Array]) -> Row:
-        """The row by the first three judges."""
+        """The row by the first three rules."""
         scale = None
         if not tolerance.is_exact(want) and got.shape == want.shape:
             scale = self._scales.get(index) or self._scales.setdefault(index, Scale.of(want, self._grain))
@@ -218,7 +219,7 @@ class Outputs:
         return self._exact
 
     def _judged_by_movements(self, rows: Sequence[tuple[Row, int, Array]]) -> list[Row]:
-        """The rows by the last judge, which runs until it has said of each that it is right, or that it will not be."""
+        """The rows by the last rule, which runs until each is right, or known to stay wrong."""
         judged = [row for row, _, _ in rows]
         left = {place for place, (row, _, _) in enumerate(rows) if not row.problem.startswith(tolerance.NAN_PLACES)}
         movements = {index: Movements(self._expected[index], self._grain) for _, index, _ in rows}
@@ -311,7 +312,8 @@ class Outputs:
 
     def _require_steady(self, again: Sequence[Array]) -> None:
         """Note where eager PyTorch gives something else than before: on some inputs kernels read what nobody wrote.
-        ``again``: what it gave where at most equal numbers were chosen among otherwise. Raises: Unsteady on the sample.
+        ``again``: what it gave where at most equal numbers were chosen among otherwise. Raises: Unsteady on the example
+        inputs.
         """
         if not again or self._is_as_before(again):
             return

@@ -1,4 +1,5 @@
-"""Inputs to compare on: the user's sample, others of its kind, and the sample at other sizes, as near, small and large ones."""
+"""Inputs to compare on: the user's example inputs, others of their kind, and the example at other sizes, as near, small
+and large ones."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ def other_sizes(
     marks: Collection[int] = (),
     bounds: Collection[int] = (),
 ) -> list[dict[str, int]]:
-    """Sizes to try beside the sample's, the next ones first; all of them keep all conditions. ``marks`` are numbers that
-    integers of the module are compared with, ``bounds`` those that the file has beside sizes.
+    """Sizes to try beside the example's, the next ones first; all of them keep all conditions. ``marks`` are numbers
+    that integers of the module are compared with, ``bounds`` those that the file has beside sizes.
     """
     result: list[dict[str, int]] = []
     borders = itertools.islice(_borders(sizes, conditions), 4 * MOST_BORDERS)
@@ -72,7 +73,7 @@ def other_sizes(
 
 
 def empty_sizes(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> list[dict[str, int]]:
-    """Each dim alone at 0, with the others as in the sample, where all conditions allow it."""
+    """Each dim alone at 0, with the others as in the example inputs, where all conditions allow it."""
     tries = ({**sizes, name: 0} for name, size in list(sizes.items())[:MOST_ALONE] if size)
     return [found for found in tries if all(each.holds(found) for each in conditions)]
 
@@ -129,7 +130,8 @@ def _alone(sizes: Mapping[str, int], marks: Collection[int], bounds: Collection[
 
 
 def _behind(sizes: Mapping[str, int], marks: Collection[int], bounds: Collection[int]) -> Iterator[dict[str, int]]:
-    """Each dim behind the largest numbers of the file that its sizes near the sample do not reach, with the others at 2."""
+    """Each dim behind the largest numbers of the file that its sizes near the example inputs do not reach, with the
+    others at 2."""
     twos = dict.fromkeys(sizes, 2)
     for name in list(sizes)[:MOST_ALONE]:
         reached = max([2 * sizes[name], *(mark for mark in marks if _far(sizes[name]) <= mark <= MOST_MARK)])
@@ -184,7 +186,7 @@ def borders(allowed: SizeSet, sample: int) -> list[int]:
 LARGEST_GROWN = 2**20
 """The largest value of an expression of sizes at other sizes: a file may name any."""
 _AT_OTHER_SIZES = ("seed", "large", "ties", "small")
-"""Kinds of values at sizes that are not the sample's, in turn."""
+"""Kinds of values at sizes that are not the example's, in turn."""
 _DRAWS_A_SEED = 1000
 """Sets of inputs of one seed have numbers of their own below this."""
 
@@ -195,7 +197,8 @@ Rows = Sequence[tuple[int, int] | None]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One set of inputs to try: its sizes, and the kind of its values, ``sample`` for the sample's own (values.KINDS)."""
+    """One set of inputs to try: its sizes, and the kind of its values, ``sample`` for the example's own
+    (values.KINDS)."""
 
     name: str
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -240,7 +243,8 @@ class Maker:
         return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes), rising)
 
     def make(self, sample: Sample, *, tame: bool = False) -> list[torch.Tensor]:
-        """The tensors of the sample; ``tame``, where the module does not run on what its kind of values may be."""
+        """The tensors of ``sample``; ``tame``: milder ones, for a module that does not run on all values of the
+        kind."""
         generator = torch.Generator().manual_seed(sample.seed)
         made = []
         for original, axes, values in zip(self.originals, self.axes, self.values, strict=True):
@@ -279,8 +283,8 @@ def planned(
     marks: Sequence[int] = (),
     bounds: Sequence[int] = (),
 ) -> Iterator[Sample]:
-    """Beside the sample: one set of other values a seed, sets at other sizes, and sets of values at the ends of what they may
-    be: what finds most first. Without seeds every value is the sample's.
+    """Beside the example: one set of other values a seed, sets at other sizes, and sets of values at the ends of what
+    they may be: what finds most first. Without seeds every value is the example's.
     """
     for seed in seeds:
         yield Sample(f"seed {seed}", values="seed", seed=seed)
@@ -329,7 +333,8 @@ def _positive(
 
 
 def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> dict[str, int]:
-    """The sample's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames + 3``."""
+    """The example's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames +
+    3``."""
     named = [(root_of(text), tensor.shape[axis]) for tensor, axes in pairs for axis, text in (axes or {}).items()]
     found = sorted(
         ((root, size) for root, size in named if root is not None), key=lambda pair: pair[0] == Root(pair[0].name)
@@ -342,7 +347,7 @@ def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> di
 def _resized(
     tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int], others: Mapping[str, int]
 ) -> torch.Tensor:
-    """The sample with other sizes, its content repeated."""
+    """The example with other sizes, its content repeated."""
     for axis, text in axes.items():
         size = _changed(tensor.shape[axis], text, sizes, others)
         index = torch.arange(size) % max(tensor.shape[axis], 1)
@@ -356,7 +361,7 @@ def _resized(
 
 def _changed(size: int, text: str, sizes: Mapping[str, int], others: Mapping[str, int]) -> int:
     """The value of ``size`` where every name in ``text``, such as ``past + sequence``, has its other size. A text that says
-    nothing of the sample's size, or more than memory may hold, is one name.
+    nothing of the example's size, or more than memory may hold, is one name.
     """
     dim = parse_dim(text)
     if isinstance(dim, Dim) and _says(text, size, sizes):

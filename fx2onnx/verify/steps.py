@@ -1,4 +1,4 @@
-"""Scales and zero points of a file beside those of a module that PT2E quantised.
+"""Scales and zero points of a file beside those of a module that PT2E quantized.
 
 Codes that are a step off move what follows as far as a scale that is somewhat off: outputs say little about a scale. So
 each that the file rounds with has to be one of the module's, and of those between the same weights.

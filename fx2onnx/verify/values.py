@@ -1,8 +1,8 @@
-"""Values of inputs: of the sample's kind, over the whole range that a module takes, and at the ends of it.
+"""Values of inputs: of the example's kind, over the whole range that a module takes, and at the ends of it.
 
-What an input means is read from the sample and from what eager PyTorch does with it: zeros and ones are a mask, which gets
-real padding on both sides; integers that pick rows of a table are drawn over all of its rows; other integers go up to some
-times the sample's, where eager PyTorch takes such.
+What an input means is read from the example and from what eager PyTorch does with it: zeros and ones are a mask, which
+gets real padding on both sides; integers that pick rows of a table are drawn over all of its rows; other integers go up
+to some times the example's, where eager PyTorch takes such.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fx2onnx.verify.marks import NONE, Marks
 Role = Literal["floats", "complex", "ids", "mask", "empty"]
 
 KINDS = ("sample", "seed", "large", "ties", "small", "zeros")
-"""``sample``: its own content. ``seed``: like the sample, ids over the whole range, masks padded on both sides. ``large``,
+"""``sample``: its own content. ``seed``: like the example, ids over the whole range, masks padded on both sides. ``large``,
 ``small``: 16 and 1/512 times that; 4 and 1/16 for a file in float16. ``ties``: few different numbers. ``zeros``: zeros, the lowest ids, nothing masked."""
 AT_SAMPLE_SIZES = ("ties", "small", "large", "zeros")
 ENDS = ("masked", "hidden", "between", "marks", "signs", "wide", "special", *FLOAT_ENDS)
@@ -51,13 +51,14 @@ class Values:
     marks: Marks = NONE
     is_narrow: bool = False
     """True if the file computes in float16 where the module does not: floats of other sizes stay nearer to the
-    sample's."""
+    example's."""
 
     @staticmethod
     def of(
         tensor: torch.Tensor, rows: tuple[int, int] | None, marks: Marks = NONE, *, is_narrow: bool = False
     ) -> Values:
-        """The values of the sample; ``rows`` are the least and the largest integer that picks a row of a table."""
+        """The values of the example inputs; ``rows`` are the least and the largest integer that picks a row of a
+        table."""
         if not tensor.numel():
             return Values("empty")
         if tensor.is_complex():
@@ -88,7 +89,7 @@ class Values:
         return replace(self, low=low, high=min(counts) - 1, marks=_within(self.marks, low, min(counts) - 1))
 
     def ends(self, like: torch.Tensor) -> set[str]:
-        """The kinds of ENDS that mean something for such an input, ``like`` the sample's."""
+        """The kinds of ENDS that mean something for such an input, ``like`` the example's."""
         if self.role == "mask":
             between = {"between"} if like.is_floating_point() else set()
             return between | ({"masked", "hidden"} if not _is_switch(like) and like.shape[-1] > 1 else set())
@@ -103,15 +104,15 @@ class Values:
         return marked | special | set(FLOAT_ENDS) if self.role == "floats" else set()
 
     def draw(self, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
-        """Numbers of the kind in the shape and dtype of ``like``, which has the sample's content."""
+        """Numbers of the kind in the shape and dtype of ``like``, which has the example's content."""
         if kind == "sample" or self.role == "empty":
             return like
         kind = "seed" if kind in ENDS and kind not in self.ends(like) else kind
         return _DRAW[self.role](self, like, kind, generator)
 
     def tamer(self, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """The same where the whole range is too much: numbers that stand repeatedly in the sample stay in their places, and
-        others are its own, shuffled.
+        """The same where the whole range is too much: numbers that stand repeatedly in the example inputs stay in their
+        places, and others are its own, shuffled.
         """
         if self.role in ("floats", "complex"):
             return self.draw(like, "seed", generator)

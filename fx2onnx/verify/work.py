@@ -17,18 +17,18 @@ from fx2onnx.verify.conditioning import is_of_matrices
 
 EFFORTS: dict[Effort, tuple[float, float]] = {"quick": (3.5, 0.1), "normal": (5.0, 1.0), "full": (math.inf, math.inf)}
 """The most work that all runs of eager PyTorch and of the engines together may take, except for one at other sizes
-where a size is dynamic: so many times a run of eager PyTorch on the sample, or so many seconds of a usual core,
+where a size is dynamic: so many times a run of eager PyTorch on the example inputs, or so many seconds of a usual core,
 whichever is more."""
 MOST_SAMPLES = 32
 """At other efforts than ``full``."""
 LEAST_SHARE = 0.2
-"""The least share of the work of a run on the sample that a run on small inputs takes, since all weights are read,
-until it was counted."""
+"""The least share of the work of a run on the example inputs that a run on small inputs takes, since all weights are
+read, until it was counted."""
 JUDGE_RUNS = 6
-"""Runs of eager PyTorch that judging may take, if what differs is not settled at once: larger inputs than the sample are
-tried only where there is work left for these, too."""
+"""Runs of eager PyTorch that comparisons may take, if what differs is not settled at once: larger inputs than the
+example inputs are tried only where there is work left for these, too."""
 _LARGE_SHARE = 3.0
-"""Larger inputs are those of so many times the sample's numbers."""
+"""Larger inputs are those of so many times the example's numbers."""
 _OUTGROWN = 8.0
 """A run that takes so many times what its inputs let expect has sizes or counts of loops that their numbers decide."""
 _LEAST_EXPECTED = 1e-3
@@ -47,11 +47,11 @@ class WorkBudget:
     effort: Effort = "normal"
     spent: float = 0.0
     sample: float = 0.0
-    """The cost of a run of eager PyTorch on the sample."""
+    """The cost of a run of eager PyTorch on the example inputs."""
     last: float = 0.0
     """The cost of a run on the inputs that were tried last."""
     small_share: float = 1.0
-    """The size of the smallest inputs so far, as a share of the sample's numbers."""
+    """The size of the smallest inputs so far, as a share of the example's numbers."""
     small: float | None = None
     """The cost of a run on these inputs."""
 
@@ -73,8 +73,8 @@ class WorkBudget:
         self.spent += runs * self.last
 
     def cost(self, runs: int, share: float) -> float:
-        """The work of so many runs on inputs with such a share of the sample's numbers: as much for each further number as between
-        the smallest inputs so far and the sample.
+        """The work of so many runs on inputs with such a share of the example's numbers: as much for each further
+        number as between the smallest inputs so far and the example.
         """
         if self.small is None:
             return runs * max(share, LEAST_SHARE) * self.sample
@@ -90,14 +90,14 @@ class WorkBudget:
         return self.spent + self.cost(runs, share) <= self.most and not is_many
 
     def most_of_run(self, engines: int, share: float) -> float:
-        """The work at which a run of eager PyTorch on inputs with such a share of the sample's numbers is ended: far more than
-        they let expect, and more than is left for so many engines and judging.
+        """The work at which a run of eager PyTorch on inputs with such a share of the example's numbers is ended: far
+        more than they let expect, and more than is left for so many engines and comparisons.
         """
         expected = max(self.cost(1, share), _LEAST_EXPECTED)
         return max(_OUTGROWN * expected, self.most / (JUDGE_RUNS + engines))
 
     def note(self, share: float) -> None:
-        """The inputs that were tried last have such a share of the sample's numbers."""
+        """The inputs that were tried last have such a share of the example's numbers."""
         if share < self.small_share:
             self.small_share, self.small = share, self.last
 

@@ -134,7 +134,7 @@ def feeds(
     runs: Callable[[dict[str, torch.Tensor]], bool],
     count: int,
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Feeds of users: sizes and numbers of all kinds that eager PyTorch ``runs`` on; first the sample."""
+    """Feeds of users: sizes and numbers of all kinds that eager PyTorch ``runs`` on; first the example."""
     random = np.random.default_rng(2026)
     yield dict(sample)
     given, tries = 1, 0

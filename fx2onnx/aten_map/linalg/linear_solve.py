@@ -210,7 +210,7 @@ def zero_result(op: Emit, index: int) -> ir.Value:
 
 
 def first_pivot(op: Emit, factor: ir.Value, is_failed: Callable[[ir.Value], ir.Value], index: int) -> ir.Value:
-    """Output ``index``, the ``info`` of LAPACK: the number of the first pivot, counted from 1, that ends the factorisation; 0
+    """Output ``index``, the ``info`` of LAPACK: the number of the first pivot, counted from 1, that ends the factorization; 0
     where there is none.
     """
     count = least(*op.dims(factor)[-2:])
@@ -225,7 +225,7 @@ def first_pivot(op: Emit, factor: ir.Value, is_failed: Callable[[ir.Value], ir.V
 
 
 def _zero_pivot(op: Emit, matrix: ir.Value) -> ir.Value:
-    """Output 1: the number of the first pivot of the LU factorisation that is 0."""
+    """Output 1: the number of the first pivot of the LU factorization that is 0."""
     return first_pivot(op, eliminated(op, matrix)[0], lambda pivots: op.Equal(pivots, op.const(0.0, WORK)), 1)
 
 

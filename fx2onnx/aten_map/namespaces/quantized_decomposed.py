@@ -1,4 +1,4 @@
-"""``torch.ops.quantized_decomposed``: what PT2E quantisation writes into exported programs."""
+"""``torch.ops.quantized_decomposed``: what PT2E quantization writes into exported programs."""
 
 from __future__ import annotations
 

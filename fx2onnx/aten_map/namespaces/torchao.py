@@ -1,4 +1,4 @@
-"""``torch.ops.torchao``: affine quantisation in blocks, as torchao writes it into programs."""
+"""``torch.ops.torchao``: affine quantization in blocks, as torchao writes it into programs."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def registers(overload: object) -> bool:
 
 
 def load_all() -> None:
-    """Import every family, but for the namespaces of packages that may not be installed."""
+    """Import every family, except for the namespaces of packages that may not be installed."""
     for family in read_families():
         load_family(family)
 

@@ -137,7 +137,7 @@ class Table:
         return self.below is not None and overload in self.below
 
     def extended(self, custom: dict[OpOverload, Translation]) -> Table:
-        """A table in which ``custom`` takes the place of whatever is here."""
+        """A table in which ``custom`` takes the place of what is here."""
         table = Table(below=self)
         for overload, function in custom.items():
             table.add(overload, 0, function)

@@ -1,1 +1,2 @@
-"""Both ways of Python's decisions by data and by sizes in one file: tried run by run and merged, or recorded within one run."""
+"""Both ways of Python's data-dependent and shape-dependent decisions in one file: tried run by run and merged, or
+recorded within one run."""

@@ -34,7 +34,7 @@ from fx2onnx.torchcompat.asked_code import raises_in_eager
 from fx2onnx.torchcompat.modules import ModuleTree
 
 MAX_PATHS = 16
-"""Paths through decisions by data: a loop that Python leaves so has a path for each turn, and bodies nested as deeply."""
+"""Paths through data-dependent decisions: a loop that Python leaves so has a path, and a nested body, for each turn."""
 MAX_PATHS_BY_SIZES = 64
 """Paths through all decisions: each is a run of the module."""
 MOST_RUNS = 4

@@ -198,7 +198,7 @@ class IfBodies(RunPlugin):
             self.check_sizes((node.args, node.kwargs, node.meta.get("val")))
 
     def failed(self, error: Exception) -> None:
-        """Raises IsNoBranch where a body is open, save where Python needs a number there."""
+        """Raises IsNoBranch where a body is open, except where Python needs a number there."""
         if self._open and not is_about_number(error):
             raise IsNoBranch("a body fails") from error
 

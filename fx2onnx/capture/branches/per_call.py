@@ -1,4 +1,4 @@
-"""Decisions by sizes within the call of a submodule: of each outcome the submodule is run, not the module.
+"""Shape-dependent decisions within the call of a submodule: for each outcome the submodule runs, not the module.
 
 Windows of attention decide in each of four stages by height and by width. Runs of the whole module would be 25, one within
 another in the file; runs of a block are up to four, and what follows it is in the file once.
@@ -229,7 +229,7 @@ class _Call:
         return leaf
 
     def _compare(self, result: _Result) -> None:
-        """Every path gives the same but for the numbers in its tensors."""
+        """Every path gives the same except for the numbers in its tensors."""
         self._results.append(result)
         first = self._results[0]
         if first.structure != result.structure or len(first.values) != len(result.values):

@@ -1,8 +1,8 @@
 """The statements that Python runs or leaves out by one test, ``if idx.numel(): out[idx] = f(x[idx])``, read from the
 source.
 
-``if none: continue`` and what follows it in the loop is such a statement, too. Which variables of the function may be read
-behind it is told by the bytecode.
+``if none: continue`` and what follows it in the loop is such a statement, too. Which variables of the function may be
+read behind it is read from the bytecode.
 """
 
 from __future__ import annotations

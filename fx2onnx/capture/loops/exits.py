@@ -171,7 +171,7 @@ class Exits:
         ]
 
     def counted(self, index: Dim, before: Numbers) -> Join:
-        """The number of turns so far but for one that is left by an exit of ``before``."""
+        """The number of turns so far except for one that is left by an exit of ``before``."""
         with self._outermost() as values:
             this, following = (number(values, count, torch.int64) for count in (index, index + 1))
         keys = {id(left): left.again or place for place, left in enumerate(self.found)}

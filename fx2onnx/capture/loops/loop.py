@@ -56,7 +56,7 @@ class Loop:
         self.turns: DimLike = 0 if series is None else unwrap(series.length)
         """The number of iterations."""
         self.counts: dict[Numbers, DimLike] = {}
-        """The number of iterations but for one that Python leaves by some exits."""
+        """The number of iterations except for one that Python leaves by some exits."""
         self.exits, self.paths = Exits(self), TurnPaths(self)
         self.shares = False
         """True if tensors that the turn leaves may be one."""
@@ -139,7 +139,7 @@ class Loop:
         return index
 
     def _hint(self) -> int:
-        """A number of a turn that is no first or last one, where there are such at the sample's sizes."""
+        """A number of a turn that is no first or last one, where there are such at the example's sizes."""
         if self.series is None:
             return 0
         most = int(self.tracer.sizes.hint(unwrap(self.series.length))) - 1
@@ -233,7 +233,7 @@ class Loop:
         return False
 
     def _counted(self) -> Scalar | None:
-        """The number of turns, but for those that are left; None where data tells."""
+        """The number of turns, except for those that are left; None where data tells."""
         return self.turns
 
     def _goes_on_at_end(self) -> torch.fx.Node | None:

@@ -1,4 +1,5 @@
-"""The paths through one turn of a loop: at a decision by data the turn is run once for each outcome, and the runs are joined.
+"""The paths through one turn of a loop: at a data-dependent decision the turn is run once for each outcome, and the
+runs are joined.
 
 Each outcome begins a graph of its own within that of the turn. Runs with the same outcomes so far record the same nodes, which stand
 for each other where two of them are joined into an ``If``.
@@ -78,7 +79,7 @@ class TurnPaths:
         return bool(self.decisions or self._pending)
 
     def decide(self, test: Test) -> bool | None:
-        """The outcome of a decision by data on this path; None within a graph of an operator."""
+        """The outcome of a data-dependent decision on this path; None within a graph of an operator."""
         values, env, depth = self.loop.tracer.values, self.loop.tracer.sizes, len(self.decisions)
         if values.graph is not self.graphs[-1]:
             return None

@@ -321,7 +321,8 @@ class Loops(RunPlugin):
         return loop.answer(test) if stays is None and isinstance(test, Relation) else stays
 
     def decide(self, test: Test) -> bool | None:
-        """The outcome of a decision by data in a turn, which is run once for each outcome; None outside of turns."""
+        """The outcome of a data-dependent decision in a turn, which is run once for each outcome; None outside of
+        turns."""
         return self.open[-1].paths.decide(test) if self.open else None
 
 

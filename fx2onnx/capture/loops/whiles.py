@@ -132,7 +132,8 @@ class LoopTests:
         self._expected: dict[FrameType, tuple[Head, list[int], bool]] = {}
         """The parts of a test that Python asks for next, and whether the answers are for staying in the loop."""
         self._leaving: list[tuple[FrameType, Place | None, Place]] = []
-        """The loops that are over but for a turn that Python runs once more, by frame and place, with the statement that leaves it."""
+        """The loops that are over except for a turn that Python runs once more, by frame and place, with the statement
+        that leaves it."""
         self._first_turns: set[tuple[FrameType, object]] = set()
         """The loops whose first turn was run by itself."""
 

@@ -44,7 +44,7 @@ def note_places(tracer: Tracer, tensor: torch.Tensor, axis: int, index: torch.Te
         return
     size, env = dims_of(tensor)[axis], tracer.sizes
     if size.symbols() & env.unbacked if isinstance(size, Dim) else not env.facts.supposed:
-        return  # a size that is known everywhere was right at the sample
+        return  # a size that is known everywhere was right at the example's sizes
     places = tracer.values.value_of(tracer.values.node_of(index))
     if places is None or not places.numel():
         return

@@ -64,7 +64,7 @@ def _least_squares(
     """linalg_lstsq: solution, residuals (of more equations than unknowns), rank, singular values, as the driver gives.
 
     Of a matrix without full rank PyTorch gives no residuals; that is known only when the model runs. The driver gelsy leaves out columns
-    of a factorisation with pivots, the file singular values.
+    of a factorization with pivots, the file singular values.
     """
     matrix, right, driver = self, b, driver or "gelsy"
     if driver == "gelsy" and rcond is not None and rcond > _NOISE:

@@ -20,7 +20,7 @@ HALF = (torch.float16, torch.bfloat16)
 _NEED_A_WEIGHT = (aten._batch_norm_no_update.default, aten._batch_norm_with_update_functional.default)
 """Batch norms whose fake kernels choose a back end by the weight."""
 _TAKE_STATISTICS = (aten._batch_norm_no_update.default, aten._native_batch_norm_legit_no_training.default)
-"""Batch norms that normalise by stored statistics."""
+"""Batch norms that normalize by stored statistics."""
 
 
 @register(Kind.RECORD, aten.nansum.default, aten.nanmean.default)

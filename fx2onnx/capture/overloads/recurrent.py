@@ -1,7 +1,7 @@
 """Recurrent overloads: result types by formula, and packed sequences.
 
 PyTorch's fake implementations unroll the time axis, which takes long and specializes its size; the types follow from the
-arguments alone. Packing and padding with lengths that only constants (or baked inputs) decide is a selection of rows;
+arguments alone. Packing and padding with lengths that only constants (or constant inputs) decide is a selection of rows;
 with lengths that depend on data, the number of steps in all and of the longest sequence are sizes of their own.
 """
 

@@ -1,7 +1,7 @@
-"""Views of symbolic sizes: reshapes, squeezes and expands of sizes that only the data tells, or that are computed.
+"""Views of symbolic sizes: reshapes, squeezes and expands of sizes that are data-dependent or computed.
 
-torch's own code compares sizes on its way: of the former it knows no answer, and of the latter what holds at the sample, such as
-that there is one window, would be part of the result.
+torch's own code compares sizes on its way: of the former it knows no answer, and of the latter what holds at the
+example's sizes, such as that there is one window, would be part of the result.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _unflatten(tracer: Tracer, call: Call, self: torch.Tensor, dim: int, sizes: 
 
 @register(Kind.RECORD, aten.pixel_unshuffle.default)
 def _pixel_unshuffle(tracer: Tracer, call: Call, self: torch.Tensor, downscale_factor: int) -> object:
-    """pixel_unshuffle(self, downscale_factor) of sizes that only the data tells, which the factor has to divide; a tensor without
+    """pixel_unshuffle(self, downscale_factor) of data-dependent sizes, which the factor has to divide; a tensor without
     elements keeps its sizes.
     """
     env, dims = tracer.sizes, dims_of(self)
@@ -137,13 +137,14 @@ def _of_computed(
     strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
     if strides is not None:
         made = _view_of(tracer, tensor, target, strides)
-    else:  # a view, too: ``contiguous()`` before it does nothing at the sample, and copies at other sizes
+    else:  # a view, too: ``contiguous()`` before it does nothing at the example's sizes, and copies at other sizes
         made = tracer.values.new_fake(target, tensor.dtype, tensor.device)
     return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
 
 
 def _is_met(env: ShapeEnv, needed: Relation) -> bool:
-    """Return whether numbers of elements are equal at the sample, under a condition that says so, of single sizes if possible."""
+    """Return whether numbers of elements are equal at the example's sizes, under a condition that says so, of single
+    sizes if possible."""
     if env.facts.is_settled(needed) is True:
         return True
     is_said = solved(needed, env.hints) is not None or len(needed.symbols()) > 1
@@ -156,7 +157,8 @@ def _has_computed(sizes: Sequence[DimLike]) -> bool:
 
 @register(Kind.RECORD, aten.contiguous.default)
 def _contiguous(tracer: Tracer, call: Call, self: torch.Tensor, memory_format: torch.memory_format | int) -> object:
-    """A copy, unless the strides are those of a contiguous tensor at every size: torch asks whether they are at the sample."""
+    """A copy, unless the strides are those of a contiguous tensor at every size: torch asks whether they are at the
+    example's sizes."""
     dims = dims_of(self)
     is_other = memory_format not in (torch.contiguous_format, 0) or not _has_computed(dims)  # 0: the schema's default
     if is_other or list(map(unwrap, self.stride())) == list(contiguous_strides(dims)):
@@ -252,7 +254,7 @@ def _squeezed(tracer: Tracer, tensor: torch.Tensor, axes: range | list[int]) -> 
 
 
 def keep_rank(tracer: Tracer, size: DimLike) -> None:
-    """A size that is not 1 in the sample is never 1: a file's values have one rank each."""
+    """A size that is not 1 in the example inputs is never 1: a file's values have one rank each."""
     env = tracer.sizes
     differs = Relation("ne", (size, 1))
     if not isinstance(size, Dim) or env.certain("ne", size, 1) is not None or not env.hint(differs):

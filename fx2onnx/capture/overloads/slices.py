@@ -1,4 +1,4 @@
-"""Slices and chunks of symbolic sizes, exact at every size; torch's own code decides them as for the sample."""
+"""Slices and chunks of symbolic sizes, exact at every size; torch's own code decides them as for the example inputs."""
 
 from __future__ import annotations
 

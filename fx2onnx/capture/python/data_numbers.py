@@ -1,4 +1,4 @@
-"""Real numbers that only the data tells, for Python code that compares them (``float(t) > 3``, ``math.isnan(t.item())``), computes
+"""Data-dependent real numbers, for Python code that compares them (``float(t) > 3``, ``math.isnan(t.item())``), computes
 with them beside tensors (``x * t.item()``), returns or prints them.
 """
 
@@ -157,7 +157,7 @@ class DataNumber:
 
     rounded_to_int = __trunc__ = _rounded_by(torch.trunc)
     __round__, __floor__, __ceil__ = _rounded_by(torch.round), _rounded_by(torch.floor), _rounded_by(torch.ceil)
-    """As ``int()``, ``round()`` and ``math`` give it: a size that only the data tells."""
+    """As ``int()``, ``round()`` and ``math`` give it: a data-dependent size."""
 
     @classmethod
     def __torch_function__(

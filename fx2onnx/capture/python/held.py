@@ -224,7 +224,7 @@ class Snapshot:
 
     # -- as before --------------------------------------------------------------------------------------------------
     def is_as_before(self) -> bool:
-        """Return whether it is certain that everything is where it was, but for the modes of modules."""
+        """Return whether it is certain that everything is where it was, except for the modes of modules."""
         if self.scripted or self.has_advancing:
             return False
         if not all(is_same_array(entry.holder, entry.content) for entry in self.entries if entry.kind == ARRAY):

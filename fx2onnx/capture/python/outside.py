@@ -37,7 +37,8 @@ class OutsideState:
     """A line for each name or attribute that was put back."""
 
     def put_back(self, has_ended: bool = False) -> None:
-        """Take the tensors out of whatever keeps them. A name or an attribute has its value of before, or None, where that is unknown.
+        """Take the tensors out of the objects that keep them. A name or an attribute has its value of before, or None,
+        where that is unknown.
 
         ``has_ended``: the capture is over, without an error. Then whatever keeps them is found; else, while tracebacks keep them, too,
         the names of the module's own Python files and classes are looked through.

@@ -1,1 +1,1 @@
-"""Eager quantisation: tensors of quantised dtypes, operators on them, and fake quantisation; imported where a module has such."""
+"""Eager quantization: tensors of quantized dtypes, operators on them, and fake quantization; imported where a module has such."""

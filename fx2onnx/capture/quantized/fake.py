@@ -1,4 +1,4 @@
-"""Fake quantisation, as quantisation-aware training puts it into modules: numbers rounded to those that integers stand for."""
+"""Fake quantization, as quantization-aware training puts it into modules: numbers rounded to those that integers stand for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tensors of quantised dtypes: integers whose scale and zero point are remembered, since fake tensors have no such dtypes.
+"""Tensors of quantized dtypes: integers whose scale and zero point are remembered, since fake tensors have no such dtypes.
 
 What only moves numbers is recorded on the integers. Other operators are recorded as floats between DequantizeLinear and
-QuantizeLinear; PyTorch's kernels for quantised tensors may round a result to the next step otherwise.
+QuantizeLinear; PyTorch's kernels for quantized tensors may round a result to the next step otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STORED_AS: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
     torch.qint8: (torch.int8, -128, 127),
     torch.qint32: (torch.int32, -(2**31), 2**31 - 1),
 }
-"""Quantised dtype -> the integers it is made of, and their range."""
+"""Quantized dtype -> the integers it is made of, and their range."""
 
 SMALL_SCALE = 6.1e-5
 """The least scale that is chosen for activations (QuantUtils.h)."""
@@ -81,7 +81,7 @@ def quantize(tracer: Tracer, floats: torch.Tensor, affine: Affine) -> torch.Tens
 
 
 def dequantize(tracer: Tracer, tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers that a quantised tensor's integers stand for; other tensors as they are."""
+    """The numbers that a quantized tensor's integers stand for; other tensors as they are."""
     affine = affine_of(tracer, tensor)
     return tensor if affine is None else _call(tracer, "dequantize", tensor, affine)
 
@@ -168,7 +168,7 @@ def operand(tracer: Tracer, call: Call, self: torch.Tensor) -> Affine:
 
 @register(Kind.RECORD, aten.dequantize.self, aten.int_repr.default)
 def _integers(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
-    """dequantize and int_repr of what was quantised here."""
+    """dequantize and int_repr of what was quantized here."""
     if call.func is aten.dequantize.self and affine_of(tracer, self) is None and self.dtype.is_floating_point:
         return NotImplemented
     affine = operand(tracer, call, self)
@@ -192,7 +192,7 @@ qtanh.cpp in PyTorch's ATen/native/quantized."""
 
 
 def seen(tracer: Tracer, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    """A call with quantised operands; NotImplemented for one without, or which has a function of its own."""
+    """A call with quantized operands; NotImplemented for one without, or which has a function of its own."""
     name = func._schema.name
     if name in Op.IS_QUANTIZED.names or func.namespace in ("quantized", "quantized_decomposed"):
         return NotImplemented
@@ -219,7 +219,7 @@ def _result_affine(word: str, first: Affine) -> Affine:
 def as_floats(
     tracer: Tracer, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object], affine: Affine
 ) -> object:
-    """The call on what the operands stand for, its results quantised."""
+    """The call on what the operands stand for, its results quantized."""
     wide = tuple(_floats(tracer, arg) for arg in args)
     with tracer.mode:
         result = func(*wide, **{name: _floats(tracer, arg) for name, arg in kwargs.items()})

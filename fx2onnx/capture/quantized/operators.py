@@ -1,4 +1,4 @@
-"""``torch.ops.quantized``: what eager quantisation puts in the place of layers and functions.
+"""``torch.ops.quantized``: what eager quantization puts in the place of layers and functions.
 
 Each is recorded as the float operator between DequantizeLinear and QuantizeLinear, on the integers of its weight. Source:
 ATen/native/quantized/cpu of PyTorch.
@@ -87,7 +87,7 @@ def _conv(
     output_zero_point: int,
     packed_weight: PackedWeight = None,
 ) -> torch.Tensor:
-    """conv(x, w, b), its ReLU where it has one, quantised."""
+    """conv(x, w, b), its ReLU where it has one, quantized."""
     name = call.func._schema.name
     packed = call.args[1] if packed_weight is None else packed_weight
     affine = operand(tracer, call, qx)
@@ -107,7 +107,7 @@ def _conv_add(
     output_scale: float,
     output_zero_point: int,
 ) -> torch.Tensor:
-    """conv(x, w, b) + accum, its ReLU where it has one, quantised."""
+    """conv(x, w, b) + accum, its ReLU where it has one, quantized."""
     affine = operand(tracer, call, qx)
     found = _convolution(tracer, packed_weight, dequantize(tracer, qx), affine, 2)
     other = dequantize(tracer, qaccum)
@@ -128,7 +128,7 @@ def _linear(
     Y_zero_point_i: int,
     negative_slope: float | None = None,
 ) -> torch.Tensor:
-    """linear(x, w, b), what follows, quantised."""
+    """linear(x, w, b), what follows, quantized."""
     affine, held = operand(tracer, call, X), unpacked(tracer, W_prepack)
     weight, bias, x = held.numbers(tracer), held.bias_numbers(tracer, affine), dequantize(tracer, X)
     with tracer.mode:
@@ -225,7 +225,7 @@ _ARITHMETIC = {"add": aten.add.Tensor, "mul": aten.mul.Tensor, "matmul": aten.ma
 def _arithmetic(
     tracer: Tracer, call: Call, qa: torch.Tensor, qb: torch.Tensor, scale: float, zero_point: int
 ) -> torch.Tensor:
-    """a + b, a * b, a @ b, quantised."""
+    """a + b, a * b, a @ b, quantized."""
     name, affine = call.func._schema.name.partition("::")[2], operand(tracer, call, qa)
     left, right = dequantize(tracer, qa), dequantize(tracer, qb)
     with tracer.mode:
@@ -276,7 +276,7 @@ def _cat(
     scale: float | None,
     zero_point: int | None,
 ) -> torch.Tensor:
-    """cat(xs), quantised; as the first of them where no scale is given."""
+    """cat(xs), quantized; as the first of them where no scale is given."""
     affine = operand(tracer, call, qx[0])
     after = affine if scale is None or zero_point is None else affine.at(scale, zero_point)
     wide = [dequantize(tracer, each) for each in qx]
@@ -314,7 +314,7 @@ _SCALED = [getattr(ops, name).default for name in _FUNCTIONS]
 
 @register(Kind.RECORD, *_SCALED)
 def _function(tracer: Tracer, call: Call, output_scale: float, output_zero_point: int) -> torch.Tensor:
-    """A function of one operand, quantised as it is told."""
+    """A function of one operand, quantized with the given scale and zero point."""
     name = call.func._schema.name.partition("::")[2]
     affine = operand(tracer, call, call.args[0])
     own = ("output_scale", "output_zero_point")

@@ -1,4 +1,4 @@
-"""Recurrent layers that eager quantisation has made.
+"""Recurrent layers that eager quantization has made.
 
 Their products round what they multiply by its own range, as ATen/native/RNN.cpp has it: the input of a layer at once, for all
 time steps, and the state at each.

@@ -1,4 +1,4 @@
-"""The weights of eager-quantised layers: integers that PyTorch has packed, unpacked as constants of the program."""
+"""The weights of eager-quantized layers: integers that PyTorch has packed, unpacked as constants of the program."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def state_of(
 
 
 def table_of(tracer: Tracer, packed: PackedWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The table of a quantised embedding: its integers, and a scale and a zero point for each row, [rows, 1] of float32."""
+    """The table of a quantized embedding: its integers, and a scale and a zero point for each row, [rows, 1] of float32."""
     with no_dispatch():
         weight = packed.unpack()
         codes = weight.int_repr()

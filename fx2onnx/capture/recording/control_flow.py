@@ -42,7 +42,7 @@ class Nested:
     outputs: list[torch.fx.Node]
     infos: tuple[TensorInfo, ...]
     sizes: dict[str, int] | None = None
-    """Sizes at which this branch is taken, where the sample's are not such."""
+    """Sizes at which this branch is taken, where the example's are not such."""
 
     def __str__(self) -> str:
         return f"graph of {len(self.graph.nodes)} nodes"

@@ -66,7 +66,7 @@ class Choice:
     first_unbacked: int = 0
     """The least number of a new symbol from here on, so that no two paths give one name to two sizes."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """At which the run goes on; where there are none, at such near the sample's."""
+    """The sizes at which the run goes on; empty for sizes near the example's."""
 
 
 @dataclass(slots=True)
@@ -101,13 +101,13 @@ class Decision:
 class DecisionTrace:
     """The choices that one run is given, and the decisions that it made.
 
-    A decision by sizes without a choice goes as at the sample's sizes. One by data ends the run: code of libraries may have
-    a branch for traced code, which asks nothing.
+    A shape-dependent decision without a choice goes as at the example's sizes. One by data ends the run: code of
+    libraries may have a branch for traced code, which asks nothing.
     """
 
     choices: tuple[Choice, ...]
     by_sizes: bool = True
-    """True if decisions by sizes have branches, too."""
+    """True if shape-dependent decisions have branches, too."""
     most: int = MAX_DECISIONS
     """The largest number of decisions in a run."""
     most_needed: int = 0
@@ -156,5 +156,6 @@ class DecisionTrace:
 
 
 def no_choices(by_sizes: bool, by_counts: bool) -> DecisionTrace:
-    """The trace of a first run. ``by_counts``: a number of a few is a decision by sizes rather than a condition."""
+    """The trace of a first run. ``by_counts``: a number of a few is a shape-dependent decision rather than a
+    condition."""
     return DecisionTrace((), by_sizes, MAX_DECISIONS, MOST_NEEDED if by_counts else 0)

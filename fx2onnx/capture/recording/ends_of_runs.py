@@ -1,6 +1,6 @@
 """The conditions of operators on sizes that torch checks with a plain comparison, behind which an error is raised.
 
-torch's kernels say ``torch._check`` and ``TORCH_SYM_CHECK`` of some of their needs, which is heard at once. Of others they only compare
+torch's kernels say ``torch._check`` and ``TORCH_SYM_CHECK`` of some of their needs, which is seen at once. Of others they only compare
 sizes, as they do to choose how they go through memory. So the operator is run on fakes once more, at sizes for which the answer
 would be another: where it raises, eager PyTorch does, too, unless its own kernel takes the call.
 """

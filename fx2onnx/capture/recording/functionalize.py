@@ -78,7 +78,7 @@ _OF_FACTORIES = frozenset({"dtype", "layout", "device", "pin_memory"})
 
 @lru_cache(maxsize=4096)
 def _makes_tensors(func: OpOverload, target: OpOverload) -> bool:
-    """Return whether ``target`` has to be told what of ``func`` its ``out`` says."""
+    """Return whether ``target`` needs arguments that ``func`` takes from its ``out``."""
     names, own = ({argument.name for argument in each._schema.arguments} for each in (target, func))
     return names - own >= _OF_FACTORIES
 

@@ -3,7 +3,7 @@
 The same operator on the same types gives the same type. A call's key is the overload, dtype, sizes, strides and offset
 of its tensors, and its other arguments. The first call with a key runs on fake tensors; later ones (the other layers)
 only make tensors of the cached types, in later exports too. Where sizes are symbols, an entry holds what the operator
-decided by the sample's sizes: a later export decides it again, and runs the operator where it comes out differently.
+decided by the example's sizes: a later export decides it again, and runs the operator where it comes out differently.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class MetaCache:
 
     def remember(self, key: Key, args: tuple[object, ...], result: object, before: Before) -> None:
         """Note the result of a call that ran. An earlier export's, or another path's, is one that stands for itself: what it decided
-        by the sample's sizes is decided again, and nothing else was learnt of it.
+        by the example's sizes is decided again, and nothing else was learnt of it.
         """
         results = result if isinstance(result, tuple | list) else (result,)
         parts = [self._spec(item, args) if isinstance(item, torch.Tensor) else None for item in results]

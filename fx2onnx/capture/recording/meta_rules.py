@@ -144,7 +144,7 @@ def _pool(rank: int, dilated: bool) -> Rule:
 def _layer_norm(
     kind: TensorType, normalized: tuple[object, ...], weight: object = None, bias: object = None, *rest: object
 ) -> TensorType | None:
-    """Only where the normalised sizes are plain numbers that fit."""
+    """Only where the normalized sizes are plain numbers that fit."""
     sizes = tuple(part[1] for part in normalized if isinstance(part, tuple))
     is_plain = sizes and len(sizes) == len(normalized) and kind.sizes[-len(sizes) :] == sizes
     return _same(kind) if is_plain and all(_fits(each, *sizes) for each in (weight, bias)) else None

@@ -337,7 +337,8 @@ class Tracer:
         return (tensor_info(result), False) if spec is None else (spec.info, not spec.is_view)
 
     def _of_sizes(self, result: object, args: tuple[object, ...]) -> object:
-        """``result`` of an operator that keeps the sizes of its operand: one that is 1 at the sample is no 1 for that."""
+        """``result`` of an operator that keeps the sizes of its operand: one that is 1 at the example's sizes is no 1
+        for that."""
         operand = next(arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() > 0)
         dims = dims_of(operand)
 
@@ -349,7 +350,8 @@ class Tracer:
         return type(result)(map(kept, result)) if isinstance(result, tuple | list) else kept(result)
 
     def keeps_both(self, is_needed: bool = False) -> bool:
-        """Return whether both branches of Python's decisions by sizes are to be in the file; where one ``is_needed``, if there is room."""
+        """Return whether both branches of Python's shape-dependent decisions are to be in the file; where one
+        ``is_needed``, if there is room."""
         trace = self.trace
         if trace is None or not trace.by_sizes or not self.values.is_outermost():
             return False

@@ -232,7 +232,7 @@ def _open_relations(env: ShapeEnv, since: int) -> Iterator[tuple[Relation, bool]
 
 
 def _differing(env: ShapeEnv, since: int) -> Iterator[Relation]:
-    """The equalities that kernels asked for, and were told no."""
+    """The equalities that kernels asked for and that were answered with no."""
     for relation, answer in _open_relations(env, since):
         if relation.op in ("eq", "ne") and answer == (relation.op == "ne"):
             yield Relation("eq", relation.args)

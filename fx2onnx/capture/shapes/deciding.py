@@ -34,7 +34,7 @@ NO_LOOP = "a loop over a dynamic size cannot be a loop of the file: "
 _PARTS = ("aten::unbind", "aten::split", "aten::split_with_sizes", "aten::chunk")
 """Overloads that give as many tensors as a size says."""
 _FACTORS = (64, 16, 8, 4, 2, 1)
-"""Factors of the sample's sizes, up to or from which a range is proposed."""
+"""Factors of the example's sizes, up to or from which a range is proposed."""
 
 
 def undeclared(env: SizesOfRun, relation: Relation, where: SourceLocation | None) -> UserError:
@@ -55,7 +55,7 @@ def undeclared(env: SizesOfRun, relation: Relation, where: SourceLocation | None
 
 
 def _deciding(env: SizesOfRun, at_sample: Relation) -> dict[str, SizeSet]:
-    """Ranges of the sizes in which they are decided by as at the sample's; none where none are found."""
+    """Ranges of the sizes in which they are decided by as at the example's; none where none are found."""
     names = sorted(at_sample.symbols())
     if len(names) == 1:
         sizes = where_true(at_sample)
@@ -90,8 +90,8 @@ def refused(env: ShapeEnv, relation: Relation) -> bool:
 
 @answers_for_caller
 def decided(env: ShapeEnv, relation: Relation, is_needed: bool = False) -> bool:
-    """Python's decision by sizes: one way in this run, where both are to be in the file. ``is_needed``: else the way of the
-    sample is a condition.
+    """Python's shape-dependent decision: one way in this run, where both are to be in the file. ``is_needed``: else the
+    way of the example inputs is a condition.
     """
     tracer = env.tracer()
     if tracer is None or not tracer.keeps_both(is_needed) or env.is_either_way(relation):
@@ -124,14 +124,14 @@ def _note_way(env: ShapeEnv, true: Relation, key: tuple[Relation, bool]) -> None
 
 @answers_for_caller
 def _is_otherwise_at_zero_only(env: ShapeEnv, relation: Relation) -> bool:
-    """Return whether the sample's answer is that of all sizes but 0."""
+    """Return whether the example's answer is that of all sizes but 0."""
     true = relation if env.hint(relation) else relation.negated()
     return len(relation.symbols()) == 1 and env.facts.excludes_zero_only(true)
 
 
 @answers_for_caller
 def one_of(env: ShapeEnv, ways: Mapping[int, Relation]) -> int:
-    """The number whose relation holds, as one does at every size: a decision for each, the sample's first."""
+    """The number whose relation holds, as one does at every size: a decision for each, the example's first."""
     env.asked_few = True
     at_sample = next(number for number, relation in ways.items() if env.hint(relation))
     *others, last = sorted(ways, key=lambda number: abs(number - at_sample))
@@ -154,7 +154,7 @@ def few(env: ShapeEnv, dim: Dim) -> Mapping[int, Relation] | None:
 @answers_for_caller
 def _goes_one_way(env: ShapeEnv, relation: Relation) -> bool:
     """Return whether a size in the relation became a plain number before, as a key of a dict does that is then compared with others; or
-    whether it goes as at the sample; or whether no sizes are found that go the other way.
+    whether it goes as at the example's sizes; or whether no sizes are found that go the other way.
     """
     fixed = {dim.as_symbol() for dim in env.specializations}
     if goes_as_sample(relation) or relation.symbols() & fixed:
@@ -164,7 +164,7 @@ def _goes_one_way(env: ShapeEnv, relation: Relation) -> bool:
 
 @answers_for_caller
 def specialized(env: ShapeEnv, dim: Dim) -> int:
-    """The plain number at the sample's sizes, remembered as a specialization."""
+    """The plain number at the example's sizes, remembered as a specialization."""
     where = user_location()
     if dim.symbols() & env.unbacked:
         error = UserError(

@@ -239,7 +239,7 @@ def _check_ranges(arguments: Arguments, asked: Requested) -> None:
 
 
 def hints_of(arguments: Arguments) -> dict[str, int]:
-    """The sample's size of every symbol. Raises UserError E105 where two samples disagree."""
+    """The example's size of every symbol. Raises UserError E105 where two samples disagree."""
     hints: dict[str, int] = {}
     origin: dict[str, str] = {}
     derived = []

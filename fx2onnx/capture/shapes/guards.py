@@ -14,7 +14,7 @@ from fx2onnx.sizes.solve import solved
 
 
 def is_about(relation: Relation, env: ShapeEnv) -> bool:
-    """Return whether the relation holds for some sizes near the sample's, and not for those that are smaller."""
+    """Return whether the relation holds for some sizes near the example's, and not for those that are smaller."""
     if env.facts.is_settled(relation) is True:
         return False
     names = relation.symbols()
@@ -39,8 +39,8 @@ _STEPS = [1 << power for power in range(1, 15)]
 def sizes_above_one(env: ShapeEnv, hints: Mapping[str, int]) -> dict[str, int]:
     """Larger numbers for the symbols of sizes that are 1 for a kernel; none where there is no such size.
 
-    Powers of 2 are added, so that what is left over in windows of such a size stays what it is in the sample; multiples are tried where the
-    conditions that the run found allow none of these.
+    Powers of 2 are added, so that what is left over in windows of such a size stays what it is in the example inputs;
+    multiples are tried where the conditions that the run found allow none of these.
     """
     larger: dict[str, int] = {}
     for size in _ones(env):
@@ -100,7 +100,7 @@ def needed_beside(declared: Condition, env: ShapeEnv, hints: Mapping[str, int]) 
 
 
 def unmet_equalities(env: ShapeEnv) -> Iterator[Relation]:
-    """The equalities that were asked for and did not hold at the sample's sizes, the last first."""
+    """The equalities that were asked for and did not hold at the example's sizes, the last first."""
     for kind, what, holds in reversed(env.asked):
         if kind in ("guard", "check") and holds is False and isinstance(what, Relation) and what.op == "eq":
             yield what

@@ -1,4 +1,4 @@
-"""Knowledge of sizes behind a decision of Python's, of which both branches are in the file."""
+"""Facts on sizes behind a decision of which both branches are in the file."""
 
 from __future__ import annotations
 

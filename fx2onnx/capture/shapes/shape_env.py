@@ -1,4 +1,4 @@
-"""Decisions by symbolic sizes in a run: what is certain of them, and what holds at the sample's sizes."""
+"""Decisions by symbolic sizes in a run: what is certain of them, and what holds at the example's sizes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from fx2onnx.torchcompat.source_ast import Stretch
 
 
 class UnmetNeed(RuntimeError):
-    """An operator's need of sizes that the sample does not meet."""
+    """An operator's need of sizes that the example does not meet."""
 
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
-"""Advice where Python decides by data."""
+"""Advice where Python branches on data."""
 DATA_DECIDES = ("E104", "Python control flow depends on tensor data")
 KEEP_TENSORS = (
     "torch.cond for two branches",
@@ -58,8 +58,9 @@ _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191,
 class ShapeEnv(SizesOfRun):
     """Hints of the symbols and what was taken from them during one run.
 
-    Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to would
-    never be freed. No container is changed in place, but for the log ``asked``, which only grows: ``kept`` keeps references.
+    Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to
+    would never be freed. No container is changed in place, except for the log ``asked``, which only grows: ``kept``
+    keeps references.
     """
 
     takes_notes: bool = True
@@ -79,7 +80,8 @@ class ShapeEnv(SizesOfRun):
     specializations: Mapping[Dim, Specialization] = field(default_factory=dict)
     """Expressions that were turned into a plain number."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
-    """Everything decided by the sample's sizes, in order: "guard", "check", "look" or "specialize", what, and the value."""
+    """Everything decided by the example's sizes, in order: "guard", "check", "look" or "specialize", what, and the
+    value."""
     numbers_in: frozenset[str] = frozenset()
     """Names of the files whose code turned a size into a plain number."""
     keeps_numbers_in: frozenset[str] = frozenset()
@@ -89,7 +91,7 @@ class ShapeEnv(SizesOfRun):
     asks_of_strides: bool = False
     """True if questions of a kernel decide nothing about the sizes of results now: it asks for strides."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
-    """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
+    """Sizes at which Python branches, whatever kernels do: this run is to tell what the module does at these."""
     has_texts_of_sample: bool = False
     """True if ``str(size)`` gives the example's number, as in eager PyTorch, and not the symbol: this run is for comparison."""
     texts: Mapping[SourceLocation | None, None] = field(default_factory=dict)
@@ -203,7 +205,7 @@ class ShapeEnv(SizesOfRun):
 
     def expect(self, sign: str, one: Scalar, other: Scalar) -> None:
         """A need that ends the run in eager PyTorch where it is false: checked in the file where data decides it, else a condition. Raises
-        UnmetNeed where it is false at the sample, or everywhere.
+        UnmetNeed where it is false at the example's sizes, or everywhere.
         """
         known = self.certain(sign, one, other)
         relation = Relation(sign, (one, other))
@@ -213,8 +215,8 @@ class ShapeEnv(SizesOfRun):
             raise UnmetNeed(f"{self.during or 'an operator'} needs {relation}")
 
     def is_met(self, sign: str, one: Scalar, other: Scalar) -> bool:
-        """Return whether a need of Python's arithmetic, which raises an error elsewhere, is met at the sample's sizes; at the others it is
-        a condition, or checked in the file.
+        """Return whether a need of Python's arithmetic, which raises an error elsewhere, is met at the example's sizes;
+        at the others it is a condition, or checked in the file.
         """
         known = self.certain(sign, one, other)
         if known is not None or certain(sign, from_one(one), from_one(other), self.facts.signed):
@@ -266,14 +268,14 @@ class ShapeEnv(SizesOfRun):
         return asked or self.facts.is_settled(differs) is True
 
     def look(self, value: Any) -> Any:
-        """The value at the sample's sizes, for a kernel that needs it without a guard."""
+        """The value at the example's sizes, for a kernel that needs it without a guard."""
         found = self.hint(value)
         self.asked.append(("look", value, found))
         return found
 
     def holds_at_ordinary_sizes(self, relation: Relation, *, least: int = 1, from_one: bool = False) -> bool:
-        """Return whether ``relation`` is true at the sample's sizes and at every size of a varied list, from ``least`` on; ``from_one``:
-        at 1, too.
+        """Return whether ``relation`` is true at the example's sizes and at every size of a varied list, from ``least``
+        on; ``from_one``: at 1, too.
         """
         names = sorted(relation.symbols())
         probes = (*_ONES, *_PROBES) if from_one else _PROBES
@@ -295,8 +297,8 @@ class ShapeEnv(SizesOfRun):
         return member if member in self.facts.sets[name] else self.hints.get(name, first)
 
     def guard(self, relation: Relation, by_python: bool = False, by_user: bool = False) -> bool:
-        """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel; ``by_user``: for the user's,
-        whoever asks.
+        """The truth at the example's sizes, remembered. ``by_python``: for Python, not for a kernel; ``by_user``: for
+        the user's, whoever asks.
         """
         by_user = by_python and (by_user or asked_by_user())
         tracer = self.tracer() if by_user else None
@@ -337,20 +339,20 @@ class ShapeEnv(SizesOfRun):
         return self.facts.as_one(relation) is True or self.guarded(relation, by_python)
 
     def decided(self, relation: Relation, *, is_needed: bool = False) -> bool:
-        """Python's decision by sizes: one way in this run, where both are to be in the file. ``is_needed``: else the way of the
-        sample is a condition.
+        """Python's shape-dependent decision: one way in this run, where both are to be in the file. ``is_needed``: else
+        the way of the example inputs is a condition.
         """
         answer: bool = road("decisions by sizes").decided(self, relation, is_needed)
         return answer
 
     def specialize(self, dim: Dim) -> int:
-        """The plain number at the sample's sizes, remembered as a specialization."""
+        """The plain number at the example's sizes, remembered as a specialization."""
         number: int = road("decisions by sizes").specialized(self, dim)
         return number
 
     def check(self, relation: Relation, *, is_equality: bool = False) -> bool:
-        """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false. Equalities that operators ask
-        for may be due to sizes that are 1 at the sample; ``is_equality``: not this one."""
+        """The truth at the example's sizes of what ends the run in eager PyTorch where it is false. Equalities that
+        operators ask for may be due to sizes that are 1 at the example's sizes; ``is_equality``: not this one."""
         return self.guarded(relation, by_python=False, ends_run=is_equality or relation.is_bound())
 
     def was_refused(self) -> bool:

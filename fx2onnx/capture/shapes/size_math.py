@@ -218,8 +218,8 @@ _LARGEST_EXPONENT = 709.78271289338397
 
 @answers_for_caller
 def has_result(env: Any, needs: Needs) -> bool:
-    """Return whether the user's arithmetic has a result at the sample's sizes in a run with ``env``, a ``ShapeEnv``. Where it has none
-    at others, that is a condition.
+    """Return whether the user's arithmetic has a result at the example's sizes in a run with ``env``, a ``ShapeEnv``.
+    Where it has none at others, that is a condition.
     """
     return not asked_by_user() or all(env.is_met(*need) for need in needs)
 

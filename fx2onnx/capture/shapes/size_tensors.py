@@ -54,7 +54,7 @@ def _holds_size(data: Number) -> bool:
 
 
 def _is_whole(item: object) -> bool:
-    """Return whether the item is a tensor of one integer that only the data tells."""
+    """Return whether the item is a tensor of one data-dependent integer."""
     is_one = isinstance(item, torch.Tensor) and item.dim() == 0 and item.dtype in (torch.int64, torch.int32)
     return is_one and type(item.tolist()) is torch.SymInt  # type: ignore[attr-defined]
 
@@ -105,7 +105,7 @@ def _bytes(self: torch.Tensor) -> Number:
 
 @answers_for_caller
 def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> Number:
-    """The operator where a size is computed: before it torch asks whether there is one window at the sample."""
+    """The operator where a size is computed: torch asks first whether the example has one window."""
     if THREAD.captures and memory_format is torch.contiguous_format and any(map(_is_computed, self.shape)):
         return torch.ops.aten.contiguous.default(self)
     return _OWN_CONTIGUOUS(self, memory_format=memory_format)
@@ -208,7 +208,7 @@ def _number(name: str, value: Number) -> Number:
 
 @answers_for_caller
 def _computed(formula: Function, original: Function) -> Function:
-    """``formula`` where one of the numbers is a size, or a tensor of one integer, which is a size that data decides."""
+    """``formula`` where one of the numbers is a size, or a tensor of one integer, which is a data-dependent size."""
     names = tuple(inspect.signature(formula).parameters)
 
     def computed(*args: Number, **kwargs: Number) -> Number:

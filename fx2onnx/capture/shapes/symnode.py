@@ -1,8 +1,8 @@
 """Symbolic sizes for fake tensors: a ``torch.SymInt`` over ``sizes.expr``, without sympy.
 
 torch calls a SymInt's node for arithmetic and for comparisons. ``DimNode`` decides from the polynomial where it
-is certain and from the sample's size (the hint) where it is not; every such guard is kept in ``ShapeEnv`` with
-the user's line, so that a size that Python specialized is reported and never baked in silence.
+is certain and from the example's size (the hint) where it is not; every such guard is kept in ``ShapeEnv`` with
+the user's line, so that a size that Python specialized is reported and never constant in silence.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class DimNode:
     guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
 
     def expect_true(self, file: object, line: object) -> bool:
-        """torch checks an argument. Where it depends on data, the sample's size proves nothing: eager PyTorch checks."""
+        """torch checks an argument. Where it depends on data, the example's size proves nothing: eager PyTorch
+        checks."""
         if isinstance(self.value, Relation) and self.value.symbols() & self.env.unbacked:
             self.env.expect_of_data(self.value)
             return True
@@ -311,7 +312,7 @@ def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
         if type(other.value) is Dim or other.value <= 0:
             needs = size_math.needs_of_operator(op, self.value, other.value)
             if needs and not size_math.has_result(self.env, needs):
-                EVALUATE[op](self.hint, other.hint)  # raises in Python's words, at the sample's sizes
+                EVALUATE[op](self.hint, other.hint)  # raises in Python's words, at the example's sizes
                 raise ZeroDivisionError("division by zero")
         return self._wrap(apply(op, self.value, other.value))
 

@@ -128,7 +128,7 @@ class FeaturePart(ModelPart[Modality]):
     """
 
     grid: Grid | None = None
-    """The argument that may say another size of an image than the sample's, if there is one."""
+    """The argument that may say another size of an image than the example's, if there is one."""
 
     def forward(self, **inputs: torch.Tensor) -> Inputs:
         owner = owner_of(self.model, self.facts)
@@ -264,7 +264,7 @@ def feature_forms(model: Model, modality: Modality, name: str, options: Options)
     """The encoder for a batch, and for one image or recording a call: many models make a list of their batch.
 
     A grid that says the size of an image is an input, in the first form; else sizes, places and masks beside the images
-    are baked: their values decide shapes. A text beside them is an input.
+    are constants: their values decide shapes. A text beside them is an input.
     """
     settle(model)
     part = FeaturePart(model, modality).eval()

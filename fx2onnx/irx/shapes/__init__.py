@@ -1,8 +1,8 @@
 """dtype and dims of the outputs of the ONNX operators that translations emit.
 
-One table, ``RULES``: operator -> rule, filled by a file a family. A rule takes a ``Call`` (inputs, attributes) and returns
-one ``(dtype, dims)`` per output. Only what is needed while building a graph lives here; ``onnx.shape_inference`` remains
-the judge in tests.
+One table, ``RULES``: operator -> rule, filled by a file a family. A rule takes a ``Call`` (inputs, attributes) and
+returns one ``(dtype, dims)`` per output. Only what is needed while building a graph lives here;
+``onnx.shape_inference`` is the reference in tests.
 """
 
 from fx2onnx.irx.shapes import layout, linear

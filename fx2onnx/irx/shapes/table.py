@@ -1,6 +1,7 @@
 """The table of shape rules: operator -> rule, what rules share, and how a graph's operands are checked against each other while it is built.
 
-Two sizes contradict each other where their difference is a number other than 0, or is one at the sizes of the sample.
+Two sizes contradict each other where their difference is a number other than 0, or is one at the sizes of the example
+inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Call:
     num_outputs: int
     names: tuple[str, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """The sample's, of symbols."""
+    """The example's sizes of symbols."""
 
     def value(self, index: int) -> ir.Value:
         found = self.inputs[index]
@@ -114,7 +115,7 @@ class Contradiction(InternalError):
 
 
 def differ(one: DimLike, other: DimLike, sizes: Mapping[str, int]) -> bool:
-    """Return whether the two sizes are known to be unlike. ``sizes`` are the sample's."""
+    """Return whether the two sizes are known to be unlike. ``sizes`` are the example's."""
     if one == other:
         return False
     gap = one - other

@@ -1,4 +1,5 @@
-"""Images, texts and frames that are packed in one sequence, and image processors whose Python decides by the size of an image."""
+"""Images, texts and frames that are packed in one sequence, and image processors whose Python branches on the size of
+an image."""
 
 from __future__ import annotations
 

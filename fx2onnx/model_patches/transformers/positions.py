@@ -21,7 +21,7 @@ def prophetnet_positions(
     cache: Any = None,
     position_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """``ProphetNetPositionalEmbeddings``, save that the length of the past may be a symbolic size.
+    """``ProphetNetPositionalEmbeddings``, except that the length of the past may be a symbolic size.
 
     Shapes:  inputs_shape (batch, length) -> [batch or 1, length, width], int64 [batch or 1, length].
     """
@@ -38,7 +38,7 @@ def prophetnet_positions(
 
 @patches("transformers.models.cpmant.modeling_cpmant:CpmAntModel._prepare_attention_mask")
 def cpmant_mask(self: Any, input_ids: Tensor, span: Tensor, context: Tensor, length: Tensor) -> Tensor:
-    """``CpmAntModel._prepare_attention_mask``, save that it counts the tokens from the last in the graph.
+    """``CpmAntModel._prepare_attention_mask``, except that it counts the tokens from the last in the graph.
 
     Shapes:  input_ids, span, context [batch, prompt + tokens], length [batch] -> bool [batch, all, all].
     """

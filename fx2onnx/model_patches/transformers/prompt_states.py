@@ -1,4 +1,5 @@
-"""Patches of what models keep behind a prompt, whose Python decides by its length, and of prompts of detectors and documents."""
+"""Patches of what models keep behind a prompt, whose Python branches on its length, and of prompts of detectors and
+documents."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """transformers checks whether it is traced before it looks at a mask's numbers: no, as in eager PyTorch, where possible.
 
 ``is_tracing(x)`` says yes for fake tensors, and what follows may compute other numbers than in eager PyTorch. So the
-patch says no, as eager PyTorch does, save for a mask (an integer or bool tensor) whose numbers depend on data: the eager
-branch would look at them. Where a function that got a no decides by data all the same, capture starts again with yes for
-that function. The report names every function that got a yes.
+patch says no, as eager PyTorch does, except for a mask (an integer or bool tensor) whose numbers depend on data: the
+eager branch would look at them. Where a function that got a no decides by data all the same, capture starts again with
+yes for that function. The report names every function that got a yes.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class FuseMatMulTranspose(Rewrite[FuseMatMulMatch]):
     """``MatMul(Transpose(a), b)`` -> ``FusedMatMul(a, b, transA=1)``, likewise b.
 
     Shapes:    a [..., K, M], b [..., K, N], of two axes at least, the last two exchanged.
-    Refuses:   dtypes other than float32, a weight, whose transpose is folded or quantised as it stands.
+    Refuses:   dtypes other than float32, a weight, whose transpose is folded or quantized as it stands.
     """
 
     roots: ClassVar = PRODUCTS

@@ -130,7 +130,7 @@ class DropZeroTerm(Removal):
     """``Add(x, 0)``, ``Sub(x, 0)`` of floats -> ``x``.
 
     Refuses:   where the constant gives the result more dims; a reader that tells -0.0 from 0.0.
-    Numerics:  exact, but for the sign of zeros.
+    Numerics:  exact, except for the sign of zeros.
     """
 
     roots: ClassVar = ("Add", "Sub")

@@ -65,7 +65,7 @@ EXACT_STEPS_BITS = 16
 
 
 class RemoveRequantize(Removal):
-    """``QuantizeLinear(DequantizeLinear(q, s, z), s, z)`` -> ``q``; so a chain of fake quantisations becomes one.
+    """``QuantizeLinear(DequantizeLinear(q, s, z), s, z)`` -> ``q``; so a chain of fake quantizations becomes one.
 
     Refuses:   other scale or zero point, blocks or axes that differ, another integer dtype, more than 16 bits,
                scales so small that q * s underflows.

@@ -25,7 +25,7 @@ def scalar(value: float, x: Array) -> Array:
 
 
 WIDE = "fd"
-"""The dtypes, by their characters, that NumPy clips in one vectorised pass; a maximum with a scalar takes three times as long."""
+"""The dtypes, by their characters, that NumPy clips in one vectorized pass; a maximum with a scalar takes three times as long."""
 BOUNDS = {char: [np.asarray(bound, char) for bound in (0, np.inf, -np.inf, 1)] for char in WIDE}
 
 

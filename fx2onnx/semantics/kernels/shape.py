@@ -161,7 +161,7 @@ def _parts(x: Array, parts: list[int], axis: int, n_outputs: int) -> tuple[Array
 
 
 def slice_array(x: Array, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Array:
-    """x cut by ONNX's rules, which are Python's but for bounds clamped by the step's sign."""
+    """x cut by ONNX's rules, which are Python's except for bounds clamped by the step's sign."""
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ValueError("starts, ends, axes and steps differ in length")
     axes = [check_axis(axis, x.ndim) for axis in axes]

@@ -134,7 +134,7 @@ def _probabilities(scores: Array, n_classes: int, a: Sequence[float], b: Sequenc
 
 
 def _coupled(r: Array) -> Array:
-    """The distribution p that minimises the sum of (r[j, i] p[i] - r[i, j] p[j])² over all pairs."""
+    """The distribution p that minimizes the sum of (r[j, i] p[i] - r[i, j] p[j])² over all pairs."""
     n = len(r)
     q = -r.T * r
     np.fill_diagonal(q, (r * r).sum(axis=0))

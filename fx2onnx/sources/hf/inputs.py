@@ -99,7 +99,7 @@ def _is_accepted(module: Model, samples: Inputs) -> bool:
 
 
 def baked_inputs(samples: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    """The sample inputs whose values, not only their shapes, decide what forward does."""
+    """The example inputs whose values, not only their shapes, decide what forward does."""
     return tuple(name for name in samples if name in _DECIDING)
 
 

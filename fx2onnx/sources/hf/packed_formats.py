@@ -1,4 +1,4 @@
-"""Checkpoints that are quantised: the layouts of GPTQ, AWQ, compressed-tensors, bitsandbytes, torchao and FP8, read without the packages that wrote them.
+"""Checkpoints that are quantized: the layouts of GPTQ, AWQ, compressed-tensors, bitsandbytes, torchao and FP8, read without the packages that wrote them.
 
 Sources: AutoGPTQ's qlinear (words along the reduced axis, zero points less one), AutoAWQ's gemm layout (words along the outputs, in
 the order 0 2 4 6 1 3 5 7), compressed-tensors' pack-quantized, int-quantized and float-quantized, DeepSeek's blocks of 128 by 128.
@@ -271,11 +271,11 @@ FORMATS: dict[str, tuple[Reader, str, tuple[str, ...]]] = {
     "torchao": (torchao, "._weight_qdata", ("._weight_qdata", "._weight_scale", "._weight_zero_point")),
     "fp8": (fp8, ".weight_scale_inv", (".weight_scale_inv", ".weight")),
 }
-"""By ``quant_method``: what reads a layer, the ending of the names that say which layers are quantised, and all endings of such."""
+"""By ``quant_method``: what reads a layer, the ending of the names that say which layers are quantized, and all endings of such."""
 
 
 def read(state: State, said: Mapping[str, Any]) -> tuple[dict[str, PackedLinear], dict[str, torch.Tensor]]:
-    """The quantised layers by name, and the tensors of all others. Raises UserError E601 for an unknown layout."""
+    """The quantized layers by name, and the tensors of all others. Raises UserError E601 for an unknown layout."""
     method = str(said.get("quant_method"))
     if said.get("is_marlin_format") or said.get("checkpoint_format") == "marlin":
         method = "marlin"

@@ -1,4 +1,4 @@
-"""A linear layer on the integers of a quantised checkpoint: computed here as they stand for numbers, exported as they are."""
+"""A linear layer on the integers of a quantized checkpoint: computed here as they stand for numbers, exported as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisations, reductions of whole images, and products with a constant factor beside them, in float64."""
+"""Normalizations, reductions of whole images, and products with a constant factor beside them, in float64."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ MOST_PLACES = 4
 
 
 def _place() -> str:
-    """The innermost lines of capture, but for those through which every node comes."""
+    """The innermost lines of capture, except for those through which every node comes."""
     found: list[str] = []
     frame = sys._getframe(2)
     folders = tuple(os.path.join(PACKAGE_FOLDER, room) + os.sep for room in ("capture", "torchcompat"))

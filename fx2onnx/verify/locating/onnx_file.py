@@ -101,7 +101,7 @@ class OnnxFile:
 
     @classmethod
     def of_model(cls, model: ir.Model) -> OnnxFile:
-        """A model in memory, without a copy of its weights but for small ones."""
+        """A model in memory, without a copy of its weights except for small ones."""
         large = {
             name: value
             for name, value in model.graph.initializers.items()
@@ -208,7 +208,7 @@ class OnnxFile:
         return node.op_type in RANDOM or any(each.op_type in RANDOM for g in nested_graphs(node) for each in g.node)
 
     def may_draw(self, index: int) -> bool:
-        """The same, and a ``Dropout`` that is told its mode: some engines draw there, others never do."""
+        """The same operators, and a ``Dropout`` with its mode as an input: some engines draw there, others never do."""
         node = self.nodes[index]
         return self.draws(index) or (node.op_type == "Dropout" and len(node.input) > 2)
 

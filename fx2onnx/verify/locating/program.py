@@ -84,7 +84,7 @@ class Settings:
         return cls(asked, min(max(opset, 11), 26), lifts_state=lifts_state)
 
     def static(self) -> Settings:
-        """Every size as in the sample."""
+        """Every size as in the example inputs."""
         return replace(self, capture=replace(self.capture, dynamic_axes=None, dynamic_shapes=None, samples=()))
 
 

@@ -1,4 +1,4 @@
-"""Harms that look right on the sample: baked inputs and sizes, other ids, other lengths."""
+"""Harms that look right on the example inputs: constant inputs and sizes, other ids, other lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.sabotage.sketch import Site, Sketch
 
 @harm
 def input_baked(sketch: Sketch) -> Site | None:
-    """The sample's numbers stand for an input, which is gone."""
+    """The example's numbers stand for an input, which is gone."""
     graph = sketch.proto.graph
     value = sketch.pick(list(graph.input)) if len(graph.input) > 1 else None
     if value is None:
@@ -42,7 +42,7 @@ def input_kept_but_baked(sketch: Sketch) -> Site | None:
 
 @harm
 def size_baked(sketch: Sketch) -> Site | None:
-    """A size is the sample's."""
+    """A size is the example's."""
     node = sketch.node_of("Shape", where=lambda node: node.input[0] in sketch.sample)
     if node is None:
         return None
@@ -86,7 +86,7 @@ def _input(sketch: Sketch, is_right: Callable[[Any], bool], text: str, make: Cal
 
 @harm
 def ids_up_to_the_sample(sketch: Sketch) -> Site | None:
-    """Ids above the largest of the sample are taken for that."""
+    """Ids above the largest of the example inputs are taken for that."""
     return _input(sketch, lambda sample: sample.dtype == np.int64 and sample.max() > 1, "not above the sample's", lambda name, sample: sketch.insert("Min", [name, sketch.constant(np.int64(sample.max()))]))  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def mask_of_ones(sketch: Sketch) -> Site | None:
 
 @harm
 def places_up_to_the_sample(sketch: Sketch) -> Site | None:
-    """Places behind the end of the sample are taken for its last."""
+    """Places behind the end of the example inputs are taken for its last."""
     node = sketch.node_of("Range", where=lambda node: sketch.is_whole(node.output[0]))
     if node is None:
         return None
@@ -125,7 +125,7 @@ def places_up_to_the_sample(sketch: Sketch) -> Site | None:
 
 @harm
 def twice_the_sample(sketch: Sketch) -> Site | None:
-    """Zeros stand behind twice the sample's length."""
+    """Zeros stand behind twice the example's length."""
     names = [
         (node, axis)
         for node in sketch.nodes

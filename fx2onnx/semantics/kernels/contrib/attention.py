@@ -286,7 +286,7 @@ def _row_of(row: int, q: Array, present: Sequence[Array], before: int, rules: _R
 
 
 def _refuse(others: dict[str, Any]) -> None:
-    """Raises: ValueError for attributes that ask for a quantised cache or for the scores."""
+    """Raises: ValueError for attributes that ask for a quantized cache or for the scores."""
     for name, given in others.items():
         if given not in (0, "NONE", b"NONE"):
             raise ValueError(f"{name}={given!r} is not computed")

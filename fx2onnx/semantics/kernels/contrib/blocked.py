@@ -1,4 +1,4 @@
-"""onnxruntime's products with weights of few bits. Source: ContribOperators.md of onnxruntime 1.31."""
+"""onnxruntime's products with low-bit weights. Source: ContribOperators.md of onnxruntime 1.31."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from fx2onnx.base.metadata import CONDITIONS, PRODUCER
 from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
+from fx2onnx.runner import fast
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import REFUSE_TWO_SIZES, FeedChecker, NodeArg, fix_denoted, logger
 from fx2onnx.runner.fuse import fuse
@@ -98,6 +99,7 @@ class InferenceSession:
                 save_optimized(loaded, self._options)
             if self._options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
                 fuse(self._program)
+                fast.improve(self._program, bool(self._options.config_int(fast.ENTRY, 1)))
             self._executor = Executor(self._program)
         slots = self._program.slots
         self._inputs = [_node_arg(slots[index].name, slots[index], fixed) for index in self._program.inputs]
@@ -106,12 +108,11 @@ class InferenceSession:
             _node_arg(name, slots[i], fixed) for name, i in zip(names, self._program.outputs, strict=True)
         ]
         self._optional = frozenset(slots[index].name for index in self._program.defaults)
-        conditions = _conditions(self._meta.custom_metadata_map.get(CONDITIONS, ""))
         says_sizes = self._meta.producer_name == PRODUCER
         refuses = bool(self._options.config_int(REFUSE_TWO_SIZES, 0))
-        self._checker = FeedChecker(
-            self._inputs, self._optional, fixed, conditions, says_sizes=says_sizes, refuses_two_sizes=refuses
-        )
+        conditions = _conditions(self._meta.custom_metadata_map.get(CONDITIONS, ""))
+        given = self._inputs, self._optional, fixed, conditions
+        self._checker = FeedChecker(*given, says_sizes=says_sizes, refuses_two_sizes=refuses)
         self._lock = threading.Lock()
         self._are_outputs_refined = False
         self._events: list[dict[str, Any]] = []

@@ -37,7 +37,7 @@ def _lstm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[S
     return (y, last, last)[: attrs.get("n_outputs", 1)]
 
 
-def _is_usual(op: str, attrs: Mapping[str, Any], n_directions: int) -> bool:
+def is_usual(op: str, attrs: Mapping[str, Any], n_directions: int) -> bool:
     given = [name.lower() for name in attrs.get("activations") or USUAL[op] * n_directions]
     return given == [*USUAL[op]] * n_directions and attrs.get("clip") is None and not attrs.get("input_forget")
 
@@ -52,7 +52,7 @@ def _prepare(op: str) -> Callable[[Facts], Prepared | None]:
         attrs, x = facts.attrs, facts.inputs[0]
         if x is None or x[1].char not in HALVES or len(facts.inputs) > 7 or w.ndim != 3 or r.ndim != 3:
             return None
-        if not _is_usual(op, attrs, w.shape[0]):
+        if not is_usual(op, attrs, w.shape[0]):
             return None
         if (
             r.shape[1] != GATES[op] * r.shape[2]
@@ -111,7 +111,7 @@ def lstm(
     h = run.hidden
     run.check("B", b, 8 * h)
     run.check("P", p, 3 * h)
-    if p is None and not input_forget and _is_usual("LSTM", attrs, run.n_directions):
+    if p is None and not input_forget and is_usual("LSTM", attrs, run.n_directions):
         _run_usual("LSTM", run, (w, r, b), (initial_h, initial_c), out)
         return
 
@@ -156,7 +156,7 @@ def gru(
     run = Recurrence(x, w, r, lengths, attrs, 3)
     h = run.hidden
     run.check("B", b, 6 * h)
-    if _is_usual("GRU", attrs, run.n_directions):
+    if is_usual("GRU", attrs, run.n_directions):
         _run_usual("GRU", run, (w, r, b), (initial_h,), out)
         return
 
@@ -197,7 +197,7 @@ def rnn(
     run = Recurrence(x, w, r, lengths, attrs, 1)
     h = run.hidden
     run.check("B", b, 2 * h)
-    if _is_usual("RNN", attrs, run.n_directions):
+    if is_usual("RNN", attrs, run.n_directions):
         _run_usual("RNN", run, (w, r, b), (initial_h,), out)
         return
 

@@ -1,0 +1,94 @@
+"""Compiled forms of kernels, where numba is installed (``pip install 'fx2onnx[fast]'``): what NumPy cannot do in one pass.
+
+``FAMILIES`` says which operators have one, and in which file. A file is imported, and with it numba, when the first model runs that
+has one of its operators. What a form does not cover, the kernel computes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.reading.program import Program
+from fx2onnx.semantics.registry import PRIVATE_DOMAIN, Facts, Kernel, Prepared
+
+ENTRY = "fx2onnx.fast"
+"""The config entry of a session: 0 for NumPy alone."""
+
+FAMILIES: dict[tuple[str, str], str] = {
+    ("", "lines"): """
+        DynamicQuantizeLinear Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Mish QuantizeLinear Selu Sigmoid Softplus ThresholdedRelu
+    """,
+    ("", "rows"): "InstanceNormalization LayerNormalization LogSoftmax Softmax",
+    ("", "integers"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
+    ("", "recurrent"): "GRU LSTM RNN",
+    ("", "depthwise"): "Conv",
+    (MICROSOFT, "halves"): "MatMulNBits",
+    (PRIVATE_DOMAIN, "depthwise"): "FusedConv",
+    (PRIVATE_DOMAIN, "integers"): "ScaledMatMulInteger",
+}
+"""The operators of each domain and file. A file has ``prepare_NAME(facts)`` or, for kernels that allocate, ``call_NAME(*inputs)``; both
+return None for what they do not cover.
+"""
+_FILE_OF = {(domain, name): file for (domain, file), names in FAMILIES.items() for name in names.split()}
+
+
+LEAST_NUMBA = (0, 61)
+"""The version of the extra: older ones lack what ``taps.py`` and ``dot4.py`` write."""
+
+
+@functools.cache
+def is_installed() -> bool:
+    """Return whether numba is there, in a version that will do."""
+    try:
+        major, minor, *_ = importlib.metadata.version("numba").split(".")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return (int(major), int(minor)) >= LEAST_NUMBA
+
+
+def improve(program: Program, is_wanted: bool = True) -> None:
+    """Give the steps of a program, and of its bodies, the compiled forms that there are."""
+    if not is_wanted or not is_installed():
+        return
+    for step in program.steps:
+        if (step.kernel.domain, step.kernel.op_type) in _FILE_OF:
+            step.kernel = _improved(step.kernel)
+        for body in step.bodies.values():
+            improve(body)
+
+
+@functools.cache
+def _improved(kernel: Kernel) -> Kernel:
+    if kernel.infer is None:
+        return replace(kernel, fn=functools.partial(_call, kernel))
+    return replace(kernel, prepare=functools.partial(_prepare, kernel))
+
+
+def _form(kernel: Kernel, what: str) -> Any:
+    """The function of the kernel's file; None where it has none of this kind."""
+    file = _FILE_OF[kernel.domain, kernel.op_type]
+    return getattr(importlib.import_module(f"{__name__}.{file}"), f"{what}_{kernel.op_type}", None)
+
+
+def _prepare(kernel: Kernel, facts: Facts) -> Prepared | None:
+    form = _form(kernel, "prepare")
+    made: Prepared | None = form(facts) if form is not None and kernel.since >= LEAST.get(kernel.op_type, 1) else None
+    if made is None and kernel.prepare is not None:
+        made = kernel.prepare(facts)
+    return made
+
+
+def _call(kernel: Kernel, *inputs: Any, **attrs: Any) -> Any:
+    form = _form(kernel, "call")
+    made = form(*inputs, **attrs) if form is not None else None
+    return kernel.fn(*inputs, **attrs) if made is None else made
+
+
+LEAST: Mapping[str, int] = {"Softmax": 13, "LogSoftmax": 13}
+"""The version from which a form has the operator's meaning."""

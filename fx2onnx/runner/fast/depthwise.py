@@ -1,0 +1,264 @@
+"""Depthwise convolutions: all taps of an output in one expression."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.fast.compiled import compiled, f32, i32, is_plain, operand
+from fx2onnx.runner.fast.taps import LANES, PIXELS, STEP, activated_row, along_channels, along_line, shifted_row
+from fx2onnx.semantics.kernels.conv_plan import fold_batch_norm, nhwc
+from fx2onnx.semantics.kernels.elementwise import Call, Outs
+from fx2onnx.semantics.kernels.windows import Window, conv_window
+from fx2onnx.semantics.registry import Calls, Facts, Prepared
+from fx2onnx.semantics.types import FLOAT32, Array
+
+MAX_TAPS = 49
+BOUNDS = {"": (-math.inf, math.inf), "Relu": (0.0, math.inf), "Clip": (0.0, 0.0), "HardSwish": (0.0, 1.0)}
+"""The activations that are computed with the sums, and what they bound: the sum, or the gate of a HardSwish."""
+
+
+@functools.cache
+def _first(count: int, is_real: int, is_hard_swish: int = 0) -> Callable[..., None]:
+    """The loop over planes for a number of taps. A plane is padded and cut into its phases in scratch, so that every tap reads
+    neighbours, and lines run on over the ends of its rows. Real sums are given to bias and activation.
+    """
+
+    @compiled
+    def loop(
+        x: Array, taps: Array, offsets: Array, top: int, left: int, sh: int, sw: int, planes: Array, line: Array,
+        zero: Any, bias: Array, low: Any, high: Any, out: Array,
+    ) -> None:  # fmt: skip
+        channels, tall, wide = x.shape
+        (oh, ow), (_, _, rows, full) = out.shape[1:], planes.shape
+        flat = planes.reshape(-1)
+        flat[:] = taps[0, 0] * 0
+        source, read, write, distances = x.ctypes.data, planes.ctypes.data, line.ctypes.data, offsets.ctypes.data
+        weights, target = taps.ctypes.data, out.ctypes.data
+        for c in range(channels):
+            for i in range(tall):
+                if sw == 1:
+                    at = ((i + top) % sh * rows + (i + top) // sh) * full + left if sh > 1 else (i + top) * full + left
+                    shifted_row(1, x, source, zero, read + 4 * at, wide)
+                    source += wide * x.itemsize
+                    continue
+                for phase in range(sw):
+                    first = (phase - left) % sw
+                    at = (((i + top) % sh * sw + phase) * rows + (i + top) // sh) * full + (first + left) // sw
+                    numbers = (wide - first + sw - 1) // sw
+                    if sw == 2:
+                        shifted_row(2, x, source + first * x.itemsize, zero, read + 4 * at, numbers)
+                        continue
+                    for n in range(numbers):
+                        flat[at + n] = x[c, i, first + n * sw] - zero
+                source += wide * x.itemsize
+            along_line(count, is_real, read, distances, weights + 4 * c * count, write, (oh - 1) * full + ow)
+            for i in range(oh):
+                if is_real:
+                    activated_row(is_hard_swish, write + 4 * i * full, f32(bias[c]), low, high, target, ow)
+                else:
+                    shifted_row(1, line, write + 4 * i * full, i32(0), target, ow)
+                target += 4 * ow
+
+    made: Callable[..., None] = loop
+    return made
+
+
+@functools.cache
+def _last(count: int, is_hard_swish: int) -> Callable[..., None]:
+    """The loop over positions of channels-last memory, with bias and activation."""
+
+    @compiled
+    def loop(
+        padded: Array, taps: Array, bias: Array, offsets: Array, sh: int, sw: int, low: Any, high: Any, out: Array
+    ) -> None:
+        oh, ow, channels = out.shape
+        row, step = padded.shape[1] * channels * sh * 4, channels * sw
+        distances, w, b = offsets.ctypes.data, taps.ctypes.data, bias.ctypes.data
+        for i in range(oh):
+            x, y, j = padded.ctypes.data + i * row, out[i].ctypes.data, 0
+            while j + PIXELS <= ow:
+                along_channels(count, is_hard_swish, 4, x, distances, w, b, y, step, channels, low, high)
+                x, y, j = x + 4 * PIXELS * step, y + 4 * PIXELS * channels, j + PIXELS
+            while j < ow:
+                along_channels(count, is_hard_swish, 1, x, distances, w, b, y, step, channels, low, high)
+                x, y, j = x + 4 * step, y + 4 * channels, j + 1
+
+    made: Callable[..., None] = loop
+    return made
+
+
+@compiled
+def _pad_last(x: Array, top: int, left: int, out: Array) -> None:
+    """x [H, W, C] with zeros around it."""
+    high, wide, channels = x.shape
+    for i in range(out.shape[0]):
+        is_row = top <= i < top + high
+        for j in range(out.shape[1]):
+            if is_row and left <= j < left + wide:
+                for c in range(channels):
+                    out[i, j, c] = x[i - top, j - left, c]
+            else:
+                for c in range(channels):
+                    out[i, j, c] = f32(0)
+
+
+def _prepare(facts: Facts) -> Prepared | None:
+    """Float32 images or lines with constant weights, one kernel a channel."""
+    spec, w = facts.inputs[0], facts.consts[1] if len(facts.consts) > 1 else None
+    if spec is None or w is None or not is_plain(spec) or w.dtype != FLOAT32 or w.ndim not in (3, 4) or 0 in w.shape:
+        return None
+    extra, given, attrs = facts.consts[2:7], facts.inputs[2:7], facts.attrs
+    if len(w) < 2 or not attrs.get("group", 1) == len(w) == spec[0][1]:
+        return None
+    if math.prod(w.shape[2:]) > MAX_TAPS or attrs.get("activation", "") not in BOUNDS:
+        return None
+    if any(one is not None and const is None for one, const in zip(given, extra, strict=True)):
+        return None
+    window = conv_window(spec[0], w.shape, attrs)
+    if any(pad < 0 for pad in (*window.before, *window.after)) or 0 in window.out:
+        return None
+    if (facts.channels_last[0] or facts.wants_channels_last) and w.ndim == 4 and len(w) >= LANES:
+        return _prepare_last(facts, w, window)
+    return _prepare_first(facts, w, window)
+
+
+prepare_Conv = prepare_FusedConv = _prepare
+
+
+def _folded(facts: Facts, w: Array) -> tuple[Array, Array]:
+    """Weights [channels, taps] and bias with the BatchNormalization that follows."""
+    extra = facts.consts[2:7]
+    missing: list[Array | None] = [None] * (5 - len(extra))
+    bias, *norm = [*extra, *missing]
+    weights, shift = fold_batch_norm(w, bias, norm, facts.attrs.get("epsilon", 1e-5))
+    return np.array(weights, FLOAT32).reshape(len(w), -1), shift
+
+
+def _activation(facts: Facts) -> tuple[int, Any, Any]:
+    name = facts.attrs.get("activation", "")
+    low, high = facts.attrs["bounds"] if name == "Clip" else BOUNDS[name]
+    return int(name == "HardSwish"), f32(low), f32(high)
+
+
+def _as_image(window: Window) -> Window:
+    """The window over two axes, also of one along a line."""
+    if len(window.out) == 2:
+        return window
+    (kernel,), (stride,), (dilation,) = window.kernel, window.strides, window.dilations
+    before, after = (0, *window.before), (0, *window.after)
+    return Window((1, kernel), (1, stride), (1, dilation), before, after, (1, *window.out))
+
+
+def _prepare_first(facts: Facts, w: Array, window: Window) -> Prepared:
+    spec = facts.inputs[0]
+    assert spec is not None
+    window = _as_image(window)
+    dims = spec[0][2:] if len(spec[0]) == 4 else (1, spec[0][2])
+    batch, channels = spec[0][:2]
+    taps, bias = facts.once("taps", (w, *facts.consts[2:7]), lambda: _folded(facts, w))
+    planes, offsets = _planes(dims, window)
+    is_hard_swish, low, high = _activation(facts)
+    loop = _first(len(offsets), 1, is_hard_swish)
+
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        source, made = operand(x, (batch, channels, *dims))
+        y, phases = out[0].reshape(batch, channels, *window.out), room[0][: math.prod(planes)].reshape(planes)
+        for sample in range(batch):
+            given = (
+                source[sample],
+                taps,
+                offsets,
+                *window.before,
+                *window.strides,
+                phases,
+                room[1],
+                f32(0),
+                bias,
+                low,
+                high,
+            )
+            made.append(partial(loop, *given, y[sample]))
+        return made
+
+    size = math.prod(planes) + STEP
+    return Prepared(Calls(calls), (((size,), FLOAT32), ((size,), FLOAT32)), inplace=())
+
+
+def _planes(dims: Sequence[int], window: Window) -> tuple[tuple[int, ...], Array]:
+    """The shape of a padded plane by its phases [sh, sw, *], and how far from its start each tap reads."""
+    padded = [dim + low + high for dim, low, high in zip(dims, window.before, window.after, strict=True)]
+    phases = tuple(-(-dim // step) for dim, step in zip(padded, window.strides, strict=True))
+    (sh, sw), reads = window.strides, []
+    for place in np.ndindex(*window.kernel):
+        i, j = (at * step for at, step in zip(place, window.dilations, strict=True))
+        reads.append(((i % sh * sw + j % sw) * phases[0] + i // sh) * phases[1] + j // sw)
+    return (sh, sw, *phases), np.array(reads, np.int64)
+
+
+def _prepare_last(facts: Facts, w: Array, window: Window) -> Prepared:
+    spec = facts.inputs[0]
+    assert spec is not None
+    batch, channels, *dims = spec[0]
+
+    def arranged() -> tuple[Array, Array]:
+        taps, bias = _folded(facts, w)
+        return np.ascontiguousarray(taps.T), bias
+
+    taps, bias = facts.once("taps last", (w, *facts.consts[2:7]), arranged)
+    padded = tuple(dim + low + high for dim, low, high in zip(dims, window.before, window.after, strict=True))
+    is_hard_swish, low, high = _activation(facts)
+    loop = _last(len(taps), is_hard_swish)
+    (dh, dw), width = window.dilations, padded[1]
+    offsets = np.array([(i * dh * width + j * dw) * channels for i, j in np.ndindex(*window.kernel)], np.int64)
+
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        source, made = operand(nhwc(x), (batch, *dims, channels))
+        y = nhwc(out[0])
+        for sample in range(batch):
+            made.append(partial(_pad_last, source[sample], window.before[0], window.before[1], room[0]))
+            made.append(partial(loop, room[0], taps, bias, offsets, *window.strides, low, high, y[sample]))
+        return made
+
+    return Prepared(Calls(calls), (((*padded, channels), FLOAT32),), channels_last=True, inplace=())
+
+
+def prepare_codes(
+    facts: Facts, weights: Array, w_zero: Array, window: Window, zero: int, finish: Any
+) -> Prepared | None:
+    """A depthwise convolution of bytes; ``finish`` gives the call that makes the outputs of one sample from its sums."""
+    spec = facts.inputs[0]
+    if spec is None or math.prod(window.kernel) > MAX_TAPS:
+        return None
+    batch, channels, *dims = spec[0]
+    planes, offsets = _planes(dims, window)
+    size, int32 = math.prod(planes) + STEP, np.dtype(np.int32)
+
+    def arranged() -> Array:
+        return weights.astype(int32).reshape(channels, -1) - w_zero.astype(int32).reshape(-1, 1)
+
+    taps, loop = facts.once("taps", (weights, w_zero), arranged), _first(len(offsets), 0)
+    scratch = (((size,), int32), ((size,), int32), ((channels, *window.out), int32))
+
+    none = np.zeros(0, FLOAT32)
+
+    def of_sample(x: Array, given: Array | None, room: list[Array]) -> None:
+        shift = i32(0 if given is None else given.item())
+        phases = room[0][: math.prod(planes)].reshape(planes)
+        loop(x, taps, offsets, *window.before, *window.strides, phases, room[1], shift, none, f32(0), f32(0), room[2])
+
+    def calls(out: Outs, room: list[Array], *operands: Any) -> list[Call]:
+        x, made = operand(operands[0], spec[0])
+        given = operands[zero] if len(operands) > zero else None
+        for sample in range(batch):
+            made.append(partial(of_sample, x[sample], given, room))
+            sums = room[2].reshape(channels, -1)
+            made.append(finish(sums, out[0][sample].reshape(sums.shape), made, operands))
+        return made
+
+    return Prepared(Calls(calls), scratch, inplace=())

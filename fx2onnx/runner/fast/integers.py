@@ -1,0 +1,323 @@
+"""Products and convolutions of bytes, whose sums are exact in int32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.fast import depthwise, dot4
+from fx2onnx.runner.fast.compiled import compiled, f32, i32, into_code, operand
+from fx2onnx.semantics.kernels.elementwise import Call, Outs
+from fx2onnx.semantics.kernels.integer_products import integer_range
+from fx2onnx.semantics.kernels.windows import Window, conv_window
+from fx2onnx.semantics.registry import Calls, Facts, Prepared
+from fx2onnx.semantics.types import FLOAT32, Array, Spec
+
+INT32, UINT8, INT8 = (np.dtype(one) for one in (np.int32, np.uint8, np.int8))
+CHUNK_BYTES = 1 << 19
+"""Columns of a convolution are made and multiplied in chunks of about this size."""
+Finish = Callable[[Array, Array, list[Call], Sequence[Any]], Call]
+"""From the sums, the output, the calls so far, to which it may add, and the operands: the call that makes the output."""
+
+
+def _flip(dtype: Any) -> int:
+    """The number added to values of one type of a byte so that they are uint8."""
+    return 128 if dtype == INT8 else 0
+
+
+def _is_byte(spec: Any) -> bool:
+    return spec is not None and spec[1] in (UINT8, INT8)
+
+
+@compiled
+def _corrected(c: Array, rows: Array, zero: Array, flip: Any, of_column: Array, of_row: Array, out: Array) -> None:
+    """out = the sums of x - zero times w - its zero point, from those of the bytes as they are."""
+    shift = i32(zero[0]) + flip
+    for r in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[r, j] = c[r, j] + shift * of_column[j] - of_row[j] * rows[r]
+
+
+@compiled
+def _scaled(sums: Array, factor: Array, bias: Array, out: Array) -> None:
+    """Shapes: sums, out [rows, columns]; factor, bias one or [columns]."""
+    one = factor.size == 1
+    for r in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[r, j] = f32(sums[r, j]) * (factor[0] if one else factor[j])
+        for j in range(bias.size):
+            out[r, j] += bias[j]
+
+
+@compiled
+def _requantized(sums: Array, factor: Array, zero: Any, low: Any, high: Any, out: Array) -> None:
+    """Shapes: sums, out [rows, columns]; factor [columns]."""
+    for r in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[r, j] = into_code(f32(sums[r, j]) * factor[j], zero, low, high)
+
+
+def _products(facts: Facts, place: int, zeros: tuple[int, int], finish: Finish) -> Prepared | None:
+    """A product with constant weights at input ``place``."""
+    spec, weights = facts.inputs[0], facts.consts[place]
+    if not dot4.IS_THERE or spec is None or not _is_byte(spec) or weights is None or weights.ndim != 2:
+        return None
+    given = [facts.inputs[zero] if len(facts.inputs) > zero else None for zero in zeros]
+    b_zero = facts.consts[zeros[1]] if given[1] is not None else np.zeros(1, weights.dtype)
+    inner, outs = weights.shape
+    if b_zero is None or weights.dtype not in (UINT8, INT8) or b_zero.size not in (1, outs) or b_zero.ndim > 1:
+        return None
+    if 0 in spec[0] or 0 in weights.shape or (given[0] is not None and math.prod(given[0][0]) != 1):
+        return None
+    flip, lift = _flip(spec[1]), 128 if weights.dtype == UINT8 else 0
+    rows, quads = math.prod(spec[0][:-1]), -(-inner // 4)
+
+    def arranged() -> tuple[Array, Array, Array]:
+        stored = (weights.astype(np.int16) - lift).astype(np.int8)
+        shifts = np.broadcast_to(b_zero.astype(np.int32).reshape(-1) - lift, (outs,)).copy()
+        return dot4.pack(stored), inner * shifts - stored.sum(0, dtype=np.int32), shifts
+
+    packed, of_column, of_row = facts.once("packed", (weights, b_zero), arranged)
+    has_sums = bool(of_row.any())
+    width = packed.shape[0] * dot4.COLUMNS
+    scratch: tuple[Spec, ...] = (((rows, width), INT32), ((rows, outs), INT32), ((rows,), INT32))
+    scratch = (*scratch, ((rows, quads * 4), UINT8))
+    none = np.zeros(1, np.uint8)
+
+    def calls(out: Outs, room: list[Array], *operands: Any) -> list[Call]:
+        c, sums, totals, copy = room
+        left, made = operand(operands[0], (rows, inner))
+        a_zero = operands[zeros[0]] if len(operands) > zeros[0] else None
+        shift, first = (none, []) if a_zero is None else operand(a_zero, (1,))
+        made += first
+        if flip or inner % 4:
+            made.append(partial(dot4.bytes_of, left, np.uint8(flip), copy))
+            left = copy
+        made.append(partial(dot4.products, left, packed, c))
+        made.append(partial(dot4.row_sums, left, totals) if has_sums else partial(totals.fill, 0))
+        made.append(partial(_corrected, c, totals, shift, i32(flip), of_column, of_row, sums))
+        made.append(finish(sums, out[0].reshape(rows, outs), made, operands))
+        return made
+
+    return Prepared(Calls(calls), scratch, inplace=())
+
+
+def prepare_MatMulInteger(facts: Facts) -> Prepared | None:
+    return _products(facts, 1, (2, 3), lambda sums, y, made, given: partial(np.copyto, y, sums))
+
+
+def prepare_ScaledMatMulInteger(facts: Facts) -> Prepared | None:
+    weights, factor, bias = facts.inputs[1], facts.inputs[4], facts.inputs[5] if len(facts.inputs) > 5 else None
+    if weights is None or factor is None or len(weights[0]) != 2:
+        return None
+    columns = weights[0][1]
+    if factor[0] not in ((), (1,), (columns,)) or (bias is not None and bias[0] != (columns,)):
+        return None
+    if facts.outputs[0][0][:-1] != (facts.inputs[0] or ((),))[0][:-1]:
+        return None
+    nothing = np.zeros(0, FLOAT32)
+
+    def finish(sums: Array, y: Array, made: list[Call], given: Sequence[Any]) -> Call:
+        by, first = operand(given[4], (given[4].size,))
+        shift, second = (nothing, []) if bias is None else operand(given[5], (columns,))
+        made += [*first, *second]
+        return partial(_scaled, sums, by, shift, y)
+
+    return _products(facts, 1, (2, 3), finish)
+
+
+def _requantizing(scales: Sequence[Array | None], zero: Array | None, columns: int) -> tuple[Array, Any] | None:
+    """The factor of each column, and the zero point, of constants; None where they are not."""
+    if zero is None or zero.size != 1 or zero.dtype not in (UINT8, INT8):
+        return None
+    x, w, y = scales
+    if x is None or w is None or y is None or any(one.dtype != FLOAT32 for one in (x, w, y)):
+        return None
+    if x.size != 1 or y.size != 1 or w.size not in (1, columns):
+        return None
+    factor = np.asarray(x.reshape(()) * w.reshape(-1) / y.reshape(()), FLOAT32)
+    return np.broadcast_to(factor, (columns,)).copy(), f32(zero.item())
+
+
+def prepare_QLinearMatMul(facts: Facts) -> Prepared | None:
+    weights, zero = facts.consts[3], facts.consts[7]
+    if weights is None or weights.ndim != 2:
+        return None
+    found = _requantizing((facts.consts[1], facts.consts[4], facts.consts[6]), zero, weights.shape[1])
+    if found is None or zero is None:
+        return None
+    (factor, shift), (low, high) = found, map(f32, integer_range(zero.dtype))
+    return _products(
+        facts, 3, (2, 5), lambda sums, y, made, given: partial(_requantized, sums, factor, shift, low, high, y)
+    )
+
+
+@compiled
+def _words(x: Array, zero: Array, flip: Any, top: int, left: int, out: Array) -> None:
+    """Four channels of an image [C, H, W] as the bytes of one int32 [C / 4, H + pads, W + pads], less 128; around it lies the zero
+    point.
+    """
+    channels, high, wide = x.shape
+    shift = (i32(zero[0]) + flip) ^ i32(128)
+    around = shift | (shift << i32(8)) | (shift << i32(16)) | (shift << i32(24))
+    for q in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                out[q, i, j] = around
+        for i in range(high):
+            for j in range(wide):
+                out[q, i + top, j + left] = i32(0)
+            for k in range(min(4, channels - 4 * q)):
+                by = i32(8 * k)
+                for j in range(wide):
+                    code = (i32(x[4 * q + k, i, j]) + flip) ^ i32(128)
+                    out[q, i + top, j + left] |= code << by
+
+
+@compiled
+def _columns(words: Array, first: int, last: int, ow: int, geometry: tuple[int, ...], out: Array) -> None:
+    """The words under the window at positions first..last, as weights are packed."""
+    kh, kw, sh, sw, dh, dw = geometry
+    for q in range(words.shape[0]):
+        for i in range(kh):
+            for j in range(kw):
+                number = (q * kh + i) * kw + j
+                p = first
+                while p < last:
+                    y = p // ow
+                    x = p - y * ow
+                    block, lane = (p - first) // 64, (p - first) % 64
+                    count = min(ow - x, last - p, 64 - lane)
+                    for n in range(count):
+                        out[block, number, lane + n] = words[q, y * sh + i * dh, (x + n) * sw + j * dw]
+                    p += count
+
+
+@compiled
+def _from_chunk(c: Array, start: int, of_row: Array, zeros: Array, out: Array) -> None:
+    """The sums of channels and positions from those of the bytes: the last row of c has the sums of the words alone."""
+    outs, count = out.shape[0], min(c.shape[1], out.shape[1] - start)
+    for o in range(outs):
+        for p in range(count):
+            out[o, start + p] = c[o, p] - zeros[o] * c[outs, p] + of_row[o]
+
+
+@compiled
+def _requantized_channels(sums: Array, factor: Array, bias: Array, zero: Any, low: Any, high: Any, out: Array) -> None:
+    """Shapes: sums, out [channels, positions]."""
+    for o in range(out.shape[0]):
+        for p in range(out.shape[1]):
+            out[o, p] = into_code(f32(sums[o, p] + bias[o]) * factor[o], zero, low, high)
+
+
+@compiled
+def _row_terms(weight_sums: Array, zeros: Array, inner: Any, zero: Array, flip: Any, out: Array) -> None:
+    shift = i32(zero[0]) + flip - i32(128)
+    for o in range(out.size):
+        out[o] = shift * (inner * zeros[o] - weight_sums[o])
+
+
+def _rows_of_words(weights: Array) -> Array:
+    """uint8 weights [O, C, kh, kw] as rows of words (C / 4, kh, kw), with a last row of ones."""
+    outs, ins, kh, kw = weights.shape
+    full = np.zeros((outs + 1, -(-ins // 4) * 4, kh, kw), np.uint8)
+    full[:outs, :ins] = weights
+    full[outs, :ins] = 1
+    return np.ascontiguousarray(full.reshape(outs + 1, -1, 4, kh, kw).transpose(0, 1, 3, 4, 2)).reshape(outs + 1, -1)
+
+
+def _convolution(facts: Facts, place: int, zeros: tuple[int, int], finish: Finish) -> Prepared | None:
+    """A convolution of images with constant weights, its groups one or as many as channels."""
+    spec, weights = facts.inputs[0], facts.consts[place]
+    if spec is None or not _is_byte(spec) or weights is None or weights.ndim != 4 or any(facts.channels_last):
+        return None
+    given = [facts.inputs[zero] if len(facts.inputs) > zero else None for zero in zeros]
+    w_zero = facts.consts[zeros[1]] if given[1] is not None else np.zeros(1, weights.dtype)
+    outs, group = weights.shape[0], facts.attrs.get("group", 1)
+    if w_zero is None or weights.dtype not in (UINT8, INT8) or w_zero.size not in (1, outs):
+        return None
+    window = conv_window(spec[0], weights.shape, facts.attrs)
+    is_depthwise = group == spec[0][1] == outs and group > 1
+    if 0 in (*spec[0], *weights.shape, *window.out) or (group > 1 and not is_depthwise):
+        return None
+    if given[0] is not None and math.prod(given[0][0]) != 1:
+        return None
+    if is_depthwise:
+        return depthwise.prepare_codes(facts, weights, w_zero, window, zeros[0], finish)
+    return _by_columns(facts, weights, w_zero, window, zeros[0], finish) if dot4.IS_THERE else None
+
+
+def _by_columns(
+    facts: Facts, weights: Array, w_zero: Array, window: Window, zero: int, finish: Finish
+) -> Prepared | None:
+    spec = facts.inputs[0]
+    assert spec is not None
+    batch, ins, high, wide = spec[0]
+    outs, lift, flip = len(weights), _flip(weights.dtype), i32(_flip(spec[1]))
+
+    def arranged() -> tuple[Array, Array, Array]:
+        codes = (weights.astype(np.int16) + lift).astype(np.uint8)
+        shifts = np.broadcast_to(w_zero.astype(np.int32).reshape(-1) + lift, (outs,)).copy()
+        return _rows_of_words(codes), codes.sum((1, 2, 3), dtype=np.int32), shifts
+
+    rows, totals, shifts = facts.once("rows", (weights, w_zero), arranged)
+    inner, quads = i32(math.prod(weights.shape[1:])), rows.shape[1] // 4
+    positions, ow = math.prod(window.out), window.out[1]
+    blocks = min(-(-positions // 64), max(1, CHUNK_BYTES // (quads * 256)))
+    padded = (-(-ins // 4), high + window.before[0] + window.after[0], wide + window.before[1] + window.after[1])
+    scratch: tuple[Spec, ...] = (
+        (padded, INT32),
+        ((blocks, quads, 64), INT32),
+        ((outs + 1, blocks * 64), INT32),
+        ((outs, positions), INT32),
+        ((outs,), INT32),
+    )
+    (top, left), geometry, none = (
+        window.before,
+        (*window.kernel, *window.strides, *window.dilations),
+        np.zeros(1, spec[1]),
+    )
+
+    def calls(out: Outs, room: list[Array], *operands: Any) -> list[Call]:
+        words, columns, c, sums, of_row = room
+        x, made = operand(operands[0], spec[0])
+        given = operands[zero] if len(operands) > zero else None
+        shift, first = (none, []) if given is None else operand(given, (1,))
+        made += [*first, partial(_row_terms, totals, shifts, inner, shift, flip, of_row)]
+        packed = columns.view(np.int8).reshape(blocks, quads, 64, 4)
+        for sample in range(batch):
+            made.append(partial(_words, x[sample], shift, flip, top, left, words))
+            for start in range(0, positions, blocks * 64):
+                stop = min(start + blocks * 64, positions)
+                made.append(partial(_columns, words, start, stop, ow, geometry, columns))
+                made.append(partial(dot4.products, rows, packed, c))
+                made.append(partial(_from_chunk, c, start, of_row, shifts, sums))
+            made.append(finish(sums, out[0][sample].reshape(outs, positions), made, operands))
+        return made
+
+    return Prepared(Calls(calls), scratch, inplace=())
+
+
+def prepare_ConvInteger(facts: Facts) -> Prepared | None:
+    return _convolution(facts, 1, (2, 3), lambda sums, y, made, given: partial(np.copyto, y, sums))
+
+
+def prepare_QLinearConv(facts: Facts) -> Prepared | None:
+    weights, zero = facts.consts[3], facts.consts[7]
+    if weights is None or (len(facts.inputs) > 8 and facts.inputs[8] is not None and facts.consts[8] is None):
+        return None
+    found = _requantizing((facts.consts[1], facts.consts[4], facts.consts[6]), zero, len(weights))
+    bias = facts.consts[8] if len(facts.consts) > 8 else None
+    if found is None or zero is None or (bias is not None and bias.shape != (len(weights),)):
+        return None
+    (factor, shift), (low, high) = found, map(f32, integer_range(zero.dtype))
+    added = np.zeros(len(weights), np.int32) if bias is None else bias.astype(np.int32)
+
+    def finish(sums: Array, y: Array, made: list[Call], given: Sequence[Any]) -> Call:
+        return partial(_requantized_channels, sums, factor, added, shift, low, high, y)
+
+    return _convolution(facts, 3, (2, 5), finish)

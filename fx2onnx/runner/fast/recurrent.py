@@ -1,0 +1,176 @@
+"""LSTM, GRU and RNN with the usual activations: one call for all steps of a direction.
+
+sigmoid(x) is tanh(x / 2) / 2 + 1 / 2; the halves of x are in the weights that ``join`` makes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand, tanh
+from fx2onnx.semantics.kernels.elementwise import Call
+from fx2onnx.semantics.kernels.joined_recurrence import GATES, Joined, join
+from fx2onnx.semantics.kernels.rnn import is_usual
+from fx2onnx.semantics.kernels.threads import product
+from fx2onnx.semantics.registry import Calls, Facts, Prepared
+from fx2onnx.semantics.types import FLOAT32, Array
+
+
+@compiled
+def _add_product(h: Array, r: Array, first: int, last: int, gates: Array) -> None:
+    """gates[first:last] += h @ r[:, first:last], four rows of r at a time."""
+    size = h.size
+    k = 0
+    while k + 4 <= size:
+        h0, h1, h2, h3 = h[k], h[k + 1], h[k + 2], h[k + 3]
+        for j in range(first, last):
+            gates[j] += h0 * r[k, j] + h1 * r[k + 1, j] + h2 * r[k + 2, j] + h3 * r[k + 3, j]
+        k += 4
+    while k < size:
+        h0 = h[k]
+        for j in range(first, last):
+            gates[j] += h0 * r[k, j]
+        k += 1
+
+
+@compiled
+def _lstm(lines: Array, bias: Array, r: Array, inner: Array, h: Array, c: Array, backwards: bool, option: int, y: Array, at: int) -> None:  # fmt: skip
+    """The gates are c, o, f, i. Shapes: lines [steps, batch, 4 * hidden], y [steps, directions, batch, hidden]."""
+    steps, batch, width = lines.shape
+    hidden = width // 4
+    gates = np.empty(width, np.float32)
+    for step in range(steps):
+        t = steps - 1 - step if backwards else step
+        for b in range(batch):
+            for j in range(width):
+                gates[j] = lines[t, b, j] + bias[j]
+            _add_product(h[b], r, 0, width, gates)
+            for j in range(width):
+                gates[j] = tanh(gates[j])
+            for j in range(hidden):
+                opened = gates[hidden + j] * f32(0.5) + f32(0.5)
+                kept = gates[2 * hidden + j] * f32(0.5) + f32(0.5)
+                taken = gates[3 * hidden + j] * f32(0.5) + f32(0.5)
+                cell = kept * c[b, j] + taken * gates[j]
+                c[b, j] = cell
+                h[b, j] = opened * tanh(cell)
+                y[t, at, b, j] = h[b, j]
+
+
+@compiled
+def _gru(lines: Array, bias: Array, r: Array, inner: Array, h: Array, c: Array, backwards: bool, option: int, y: Array, at: int) -> None:  # fmt: skip
+    """The gates are z, r, h; ``option`` is ``linear_before_reset``."""
+    steps, batch, width = lines.shape
+    hidden = width // 3
+    gates, reset = np.empty(width, np.float32), np.empty(hidden, np.float32)
+    for step in range(steps):
+        t = steps - 1 - step if backwards else step
+        for b in range(batch):
+            for j in range(2 * hidden):
+                gates[j] = lines[t, b, j] + bias[j]
+            for j in range(hidden):
+                gates[2 * hidden + j] = inner[j]
+            _add_product(h[b], r, 0, width if option else 2 * hidden, gates)
+            for j in range(2 * hidden):
+                gates[j] = tanh(gates[j]) * f32(0.5) + f32(0.5)
+            if option:
+                for j in range(hidden):
+                    gates[2 * hidden + j] *= gates[hidden + j]
+            else:
+                for j in range(hidden):
+                    reset[j] = gates[hidden + j] * h[b, j]
+                _add_product(reset, r, 2 * hidden, width, gates)
+            for j in range(hidden):
+                new = tanh(gates[2 * hidden + j] + lines[t, b, 2 * hidden + j] + bias[2 * hidden + j])
+                h[b, j] = new + gates[j] * (h[b, j] - new)
+                y[t, at, b, j] = h[b, j]
+
+
+@compiled
+def _rnn(lines: Array, bias: Array, r: Array, inner: Array, h: Array, c: Array, backwards: bool, option: int, y: Array, at: int) -> None:  # fmt: skip
+    steps, batch, width = lines.shape
+    gates = np.empty(width, np.float32)
+    for step in range(steps):
+        t = steps - 1 - step if backwards else step
+        for b in range(batch):
+            for j in range(width):
+                gates[j] = lines[t, b, j] + bias[j]
+            _add_product(h[b], r, 0, width, gates)
+            for j in range(width):
+                h[b, j] = tanh(gates[j])
+                y[t, at, b, j] = h[b, j]
+
+
+LOOPS: dict[str, Callable[..., None]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
+
+
+def _prepare(op: str, facts: Facts) -> Prepared | None:
+    """Constant weights, all rows as long as the input, time first."""
+    spec, attrs = facts.inputs[0], facts.attrs
+    w, r = facts.consts[1:3]
+    given, consts = [*facts.inputs, *[None] * 5], [*facts.consts, *[None] * 5]
+    b = consts[3]
+    if spec is None or not is_plain(spec) or w is None or r is None or (given[3] is not None and b is None):
+        return None
+    if given[4] is not None or len(facts.inputs) > 7 or attrs.get("layout") or w.ndim != 3 or r.ndim != 3:
+        return None
+    if any(one is not None and one[1] != FLOAT32 for one in given[:4]) or not is_usual(op, attrs, w.shape[0]):
+        return None
+    (steps, batch, ins), (count, width, hidden) = spec[0], r.shape
+    direction = attrs.get("direction", "forward")
+    if (
+        width != GATES[op] * hidden
+        or w.shape != (count, width, ins)
+        or (b is not None and b.shape != (count, 2 * width))
+    ):
+        return None
+    if count != (2 if direction == "bidirectional" else 1) or attrs.get("hidden_size", hidden) != hidden:
+        return None
+    if any(one is not None and one != ((count, batch, hidden), FLOAT32) for one in given[5 : 6 + (op == "LSTM")]):
+        return None
+
+    def parts() -> list[Joined]:
+        return [
+            one for joined in join(op, w, r, b) for one in (joined.apart() if len(joined.directions) > 1 else [joined])
+        ]
+
+    directions, option = facts.once("directions", (w, r, b), parts), int(attrs.get("linear_before_reset", 0))
+    scratch = (
+        ((count, steps * batch, width), FLOAT32),
+        ((2, count, batch, hidden), FLOAT32),
+        ((steps, count, batch, hidden), FLOAT32),
+    )
+
+    def calls(outs: list[Array], room: list[Array], x: Array, *inputs: Any) -> list[Call]:
+        flat, made = operand(x, (steps * batch, ins))
+        states, starts = room[1], [*inputs[4:6], None, None]
+        for state, start in zip(states, starts, strict=False):
+            made.append(partial(np.copyto, state, start) if start is not None else partial(state.fill, 0))
+        y = outs[0] if math.prod(outs[0].shape) else room[2]
+        for one in directions:
+            (at,), lines = one.directions, room[0][one.directions[0]]
+            made.append(product(flat, one.inputs[0], lines))
+            backwards = direction == "reverse" or at == 1
+            operands = lines.reshape(steps, batch, width), one.bias[0], one.recurrent, one.inner, *states[:, at]
+            made.append(partial(LOOPS[op], *operands, backwards, option, y, at))
+        made += [partial(np.copyto, last, state) for last, state in zip(outs[1:], states, strict=False)]
+        return made
+
+    return Prepared(Calls(calls), scratch, inplace=())
+
+
+def prepare_LSTM(facts: Facts) -> Prepared | None:
+    return _prepare("LSTM", facts)
+
+
+def prepare_GRU(facts: Facts) -> Prepared | None:
+    return _prepare("GRU", facts)
+
+
+def prepare_RNN(facts: Facts) -> Prepared | None:
+    return _prepare("RNN", facts)

@@ -1,0 +1,136 @@
+"""Softmax and normalizations: each row is read while it is in the cache."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.fast.compiled import exp, f32, i32, is_plain, number_of, operand, ordered, summing
+from fx2onnx.semantics.kernels.elementwise import Call, Outs
+from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.registry import Calls, Facts, Prepared
+from fx2onnx.semantics.types import FLOAT32, Array
+
+
+@summing
+def _softmax(x: Array, y: Array) -> None:
+    for r in range(x.shape[0]):
+        most = i32(-2147483648)
+        for j in range(x.shape[1]):
+            most = max(most, ordered(x[r, j]))
+        top = number_of(most)
+        total = f32(0)
+        for j in range(x.shape[1]):
+            e = exp(x[r, j] - top)
+            y[r, j] = e
+            total += e
+        by = f32(1) / total
+        for j in range(x.shape[1]):
+            y[r, j] *= by
+
+
+@summing
+def _log_softmax(x: Array, y: Array) -> None:
+    for r in range(x.shape[0]):
+        most = i32(-2147483648)
+        for j in range(x.shape[1]):
+            most = max(most, ordered(x[r, j]))
+        top = number_of(most)
+        total = f32(0)
+        for j in range(x.shape[1]):
+            total += exp(x[r, j] - top)
+        by = top + f32(np.log(total))
+        for j in range(x.shape[1]):
+            y[r, j] = x[r, j] - by if total == total else total
+
+
+@summing
+def _layer_norm(x: Array, weight: Array, bias: Array, y: Array, epsilon: Any) -> None:
+    width = x.shape[1]
+    for r in range(x.shape[0]):
+        total = f32(0)
+        for j in range(width):
+            total += x[r, j]
+        mean = total / f32(width)
+        square = f32(0)
+        for j in range(width):
+            d = x[r, j] - mean
+            square += d * d
+        by = f32(1) / np.sqrt(square / f32(width) + epsilon)
+        for j in range(width):
+            y[r, j] = (x[r, j] - mean) * by * weight[j] + bias[j]
+
+
+@summing
+def _instance_norm(x: Array, weight: Array, bias: Array, y: Array, epsilon: Any) -> None:
+    width, channels = x.shape[1], weight.size
+    for r in range(x.shape[0]):
+        total = f32(0)
+        for j in range(width):
+            total += x[r, j]
+        mean = total / f32(width)
+        square = f32(0)
+        for j in range(width):
+            d = x[r, j] - mean
+            square += d * d
+        by = weight[r % channels] / np.sqrt(square / f32(width) + epsilon)
+        shift = bias[r % channels]
+        for j in range(width):
+            y[r, j] = (x[r, j] - mean) * by + shift
+
+
+def _of_rows(facts: Facts, loop: Any) -> Prepared | None:
+    spec = facts.inputs[0]
+    if spec is None or not is_plain(spec) or any(facts.channels_last):
+        return None
+    axis = check_axis(facts.attrs.get("axis", -1), len(spec[0]))
+    if math.prod(spec[0][axis + 1 :]) > 1:
+        return None
+    shape = (math.prod(spec[0]) // spec[0][axis], spec[0][axis])
+
+    def calls(out: Outs, room: list[Array], x: Array) -> list[Call]:
+        source, made = operand(x, shape)
+        return [*made, partial(loop, source, out[0].reshape(shape))]
+
+    return Prepared(Calls(calls), inplace=())
+
+
+def prepare_Softmax(facts: Facts) -> Prepared | None:
+    return _of_rows(facts, _softmax)
+
+
+def prepare_LogSoftmax(facts: Facts) -> Prepared | None:
+    return _of_rows(facts, _log_softmax)
+
+
+def prepare_LayerNormalization(facts: Facts) -> Prepared | None:
+    spec, weight = facts.inputs[:2]
+    bias = facts.inputs[2] if len(facts.inputs) > 2 else None
+    if spec is None or not is_plain(spec) or len(facts.outputs) > 1 or any(facts.channels_last):
+        return None
+    axis = check_axis(facts.attrs.get("axis", -1), len(spec[0]))
+    shape = (math.prod(spec[0][:axis]), math.prod(spec[0][axis:]))
+    if any(one is not None and (one[1] != FLOAT32 or math.prod(one[0]) != shape[1]) for one in (weight, bias)):
+        return None
+    epsilon, zeros = f32(facts.attrs.get("epsilon", 1e-5)), np.zeros(shape[1], FLOAT32)
+
+    def calls(out: Outs, room: list[Array], x: Array, weight: Array, bias: Array | None = None) -> list[Call]:
+        source, made = operand(x, shape)
+        scale, first = operand(weight, (shape[1],))
+        shift, second = (zeros, []) if bias is None else operand(bias, (shape[1],))
+        return [*made, *first, *second, partial(_layer_norm, source, scale, shift, out[0].reshape(shape), epsilon)]
+
+    return Prepared(Calls(calls), inplace=())
+
+
+def call_InstanceNormalization(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, **_: Any) -> Array | None:
+    if x.dtype != FLOAT32 or x.ndim < 3 or not x.size or scale.shape != (x.shape[1],) or bias.shape != scale.shape:
+        return None
+    y, shape = np.empty(x.shape, FLOAT32), (x.shape[0] * x.shape[1], math.prod(x.shape[2:]))
+    weight, shift = np.array(scale, FLOAT32), np.array(bias, FLOAT32)
+    source = np.require(x, FLOAT32, ["C", "W"]).reshape(shape)
+    _instance_norm(source, weight, shift, y.reshape(shape), f32(epsilon))
+    return y

@@ -1,0 +1,186 @@
+"""The compiled forms of kernels, where numba is installed: the numbers of NumPy's kernels and of onnxruntime, the same bits run after run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import fx2onnx.runner as ort
+from fx2onnx.runner import fast
+from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.registry import find_kernel
+
+Array = np.ndarray[Any, Any]
+needs_numba = pytest.mark.skipif(not fast.is_installed(), reason="numba, of the extra fx2onnx[fast], is not installed")
+
+
+def numbers(dtype: str, *dims: int, scale: float = 3.0) -> Array:
+    rng = np.random.default_rng(sum(dims))
+    if np.dtype(dtype).kind == "f":
+        return (rng.standard_normal(dims) * scale).astype(dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(max(info.min, -9000), min(info.max, 9000), dims, endpoint=True).astype(dtype)
+
+
+class Case:
+    """One node. ``feeds`` come first, constants after them; "" is an input that is left out."""
+
+    def __init__(self, op: str, feeds: list[Array], *constants: Array | None, outs: int = 1, atol: float = 2e-5, special: bool = False, domain: str = "", **attrs: Any) -> None:  # fmt: skip
+        self.op, self.feeds, self.outs, self.atol, self.special = op, feeds, outs, atol, special
+        self.constants, self.attrs, self.domain = constants, attrs, domain
+        self.label = f"{op} {' '.join('x'.join(map(str, one.shape)) for one in feeds)} {attrs or ''}"
+
+    def model(self) -> bytes:
+        values = [*self.feeds, *self.constants]
+        names = ["" if one is None else f"x{place}" for place, one in enumerate(values)]
+        outputs = [f"y{place}" for place in range(self.outs)]
+        node = helper.make_node(self.op, names, outputs, domain=self.domain, **self.attrs)
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(one.dtype), one.shape)
+            for name, one in zip(names, self.feeds, strict=False)
+        ]
+        weights = [
+            numpy_helper.from_array(one, name)
+            for name, one in zip(names[len(self.feeds) :], self.constants, strict=True)
+            if one is not None
+        ]
+        made = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
+        graph = helper.make_graph([node], "g", inputs, made, weights)
+        imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        return bytes(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
+
+
+def scalar(value: float, dtype: str = "float32") -> Array:
+    return np.asarray(value, dtype)
+
+
+def lines() -> list[Case]:
+    x = numbers("float32", 3, 7, 11)
+    plain = ("Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Selu", "Sigmoid", "Softplus")
+    made = [Case(op, [x], special=True) for op in (*plain, "Gelu", "ThresholdedRelu")]
+    made += [Case("Gelu", [x], approximate="tanh", special=True), Case("Elu", [x], alpha=-0.7), Case("Exp", [x * 30])]
+    made += [Case("LeakyRelu", [x], alpha=-2.0), Case("HardSigmoid", [x], alpha=-0.4, beta=0.1)]
+    for dtype in ("uint8", "int8"):
+        made.append(Case("QuantizeLinear", [x], scalar(0.02), scalar(3, dtype), special=True))
+    made += [Case("QuantizeLinear", [x], scalar(0.02)), Case("DynamicQuantizeLinear", [x], outs=3)]
+    return made
+
+
+def rows() -> list[Case]:
+    x = numbers("float32", 2, 5, 37)
+    made = [Case(op, [x], special=True, axis=axis) for op in ("Softmax", "LogSoftmax") for axis in (-1, 1)]
+    made.append(Case("LayerNormalization", [x, numbers("float32", 37)], numbers("float32", 37), special=True))
+    made.append(Case("LayerNormalization", [x], numbers("float32", 5, 37), axis=1))
+    made.append(Case("InstanceNormalization", [x], numbers("float32", 5), numbers("float32", 5)))
+    return made
+
+
+def integers() -> list[Case]:
+    made = []
+    for rows, inner, columns in ((1, 9, 5), (13, 64, 70), (7, 30, 130)):
+        for left, right in (("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")):
+            zero = (np.arange(columns) % 7).astype(right)
+            given = [numbers(left, rows, inner), scalar(5, left)]
+            made.append(Case("MatMulInteger", [given[0]], numbers(right, inner, columns), given[1], zero))
+            scale = np.linspace(0.001, 0.01, columns).astype("float32")
+            by = scalar(0.02), given[1], numbers(right, inner, columns), scale, zero, scalar(0.7), scalar(9, left)
+            made.append(Case("QLinearMatMul", [given[0]], *by))
+    for x, w, attrs in (
+        ((2, 3, 9, 11), (6, 3, 3, 3), {"pads": [1, 0, 2, 1]}),
+        ((1, 8, 10, 10), (5, 8, 3, 2), {"strides": [2, 3], "dilations": [2, 1]}),
+        ((1, 4, 9, 9), (70, 4, 1, 1), {}),
+        ((2, 20, 9, 13), (20, 1, 3, 3), {"pads": [1] * 4, "group": 20}),
+        ((1, 6, 9, 13), (6, 1, 5, 3), {"pads": [2, 1, 1, 0], "group": 6, "strides": [2, 2]}),
+    ):
+        for dtype in ("int8", "uint8"):
+            given = numbers("uint8", *x), scalar(130, "uint8"), numbers(dtype, *w), scalar(3, dtype)
+            scales = scalar(0.02), np.linspace(0.001, 0.01, w[0]).astype("float32"), scalar(0.9)
+            bias = numbers("int32", w[0])
+            zeros = np.full(w[0], 3, dtype)
+            by = scales[0], given[1], given[2], scales[1], zeros, scales[2], scalar(7, "uint8"), bias
+            made.append(Case("QLinearConv", [given[0]], *by, **attrs))
+            if dtype == "int8":
+                made.append(Case("ConvInteger", [given[0]], given[2], given[1], given[3], **attrs))
+    return made
+
+
+def others() -> list[Case]:
+    made = []
+    for x, k, attrs in (
+        ((2, 5, 9, 13), (3, 3), {"pads": [1] * 4}),
+        ((1, 3, 40, 20), (5, 2), {"pads": [2, 0, 1, 1], "strides": [2, 2], "dilations": [1, 3]}),
+        ((1, 4, 8, 9), (1, 3), {"strides": [1, 3]}),
+        ((2, 6, 50), (7,), {"pads": [3, 3]}),
+        ((1, 6, 50), (4,), {"strides": [2], "dilations": [2], "pads": [5, 0]}),
+    ):
+        channels = x[1]
+        weights = numbers("float32", channels, 1, *k), numbers("float32", channels)
+        made.append(Case("Conv", [numbers("float32", *x)], *weights, group=channels, **attrs))
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}
+    for op, steps, batch, hidden, direction in (
+        ("LSTM", 5, 1, 9, "forward"), ("LSTM", 3, 2, 6, "bidirectional"), ("GRU", 4, 2, 7, "reverse"),
+        ("GRU", 6, 1, 5, "bidirectional"), ("RNN", 4, 3, 6, "bidirectional"),
+    ):  # fmt: skip
+        count, width = 1 + (direction == "bidirectional"), gates[op] * hidden
+        weights = (
+            numbers("float32", count, width, 4),
+            numbers("float32", count, width, hidden),
+            numbers("float32", count, 2 * width),
+        )
+        starts = [numbers("float32", count, batch, hidden)] * (1 + (op == "LSTM"))
+        for reset in (0, 1) if op == "GRU" else (0,):
+            attrs: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
+            attrs |= {"linear_before_reset": reset} if op == "GRU" else {}
+            made.append(
+                Case(
+                    op, [numbers("float32", steps, batch, 4)], *weights, None, *starts, outs=2 + (op == "LSTM"), **attrs
+                )
+            )
+    for count in (1, 3):
+        packed = numbers("uint8", 10, 3, 8), numbers("float32", 30)
+        by_name: dict[str, Any] = {"K": 48, "N": 10, "bits": 4, "block_size": 16}
+        given, bias = [numbers("float32", 2, count, 48)], numbers("float32", 10)
+        made.append(Case("MatMulNBits", given, *packed, None, None, bias, domain=MICROSOFT, atol=1e-3, **by_name))
+    return made
+
+
+CASES = [*lines(), *rows(), *integers(), *others()]
+
+
+def run(model: bytes, is_fast: bool, feeds: dict[str, Array]) -> list[Array]:
+    options = ort.SessionOptions()
+    options.add_session_config_entry(fast.ENTRY, str(int(is_fast)))
+    session = ort.InferenceSession(model, options)
+    found = [find_kernel(one.kernel.domain, one.kernel.op_type, one.version) for one in session.program.steps]
+    assert is_fast is any(step.kernel is not kernel for step, kernel in zip(session.program.steps, found, strict=True))
+    turned = {name: np.ascontiguousarray(np.flip(one)).reshape(one.shape) for name, one in feeds.items()}
+    first, _, again, last = (session.run(None, given) for given in (feeds, turned, feeds, feeds))
+    assert [one.tobytes() for one in first] == [one.tobytes() for one in again] == [one.tobytes() for one in last]
+    return again
+
+
+@needs_numba
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES, ids=[case.label for case in CASES])
+def test_compiled_form_has_the_numbers_of_numpy_and_onnxruntime(case: Case) -> None:
+    model = case.model()
+    feeds = {f"x{place}": one for place, one in enumerate(case.feeds)}
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for is_special in (False, True) if case.special else (False,):
+        if is_special:
+            feeds["x0"] = feeds["x0"].copy()
+            feeds["x0"].flat[[3, 40, 50]] = np.nan, np.inf, -np.inf
+        given, numpy_alone = run(model, True, feeds), run(model, False, feeds)
+        for one, other in zip(given, numpy_alone, strict=True):
+            assert (one.dtype, one.shape) == (other.dtype, other.shape)
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=case.atol)
+        if not is_special:
+            for one, other in zip(given, theirs.run(None, feeds), strict=True):
+                np.testing.assert_allclose(
+                    one, other, rtol=1e-4, atol=max(case.atol, 1 if one.dtype.kind in "iu" else 0)
+                )

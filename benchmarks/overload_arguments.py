@@ -151,7 +151,6 @@ class _Draw:
             raise Undrawable(text)
         return makers[text](name)
 
-    # -- tensors ----------------------------------------------------------------------------------------------------
     def tensor(self, name: str) -> torch.Tensor:
         rng = self.rng
         if self.first is None:
@@ -197,7 +196,6 @@ class _Draw:
             tensor(self.rng, shape, kind if self.rng.random() < 0.9 else weighted(self.rng, DTYPES)) for shape in shapes
         ]
 
-    # -- numbers ----------------------------------------------------------------------------------------------------
     def integer(self, name: str) -> int:
         rng, rank = self.rng, max(len(self.shape), 1)
         if name in DIMS:

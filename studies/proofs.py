@@ -100,7 +100,6 @@ def _is_float(model: onnx.ModelProto) -> bool:
     return all(value.type.tensor_type.elem_type in floats for value in values)
 
 
-# -- single elements in z3 ------------------------------------------------------------------------------------------
 def _equal_in_z3(algebra: Exact, pairs: list[tuple[int, int]]) -> bool:
     """Whether no numbers tell the terms of any pair apart. Pairs that differ in the names of symbols alone are one."""
     require("z3")
@@ -189,7 +188,6 @@ def _variable(z3: Any, name: str, dtype: str) -> Any:
     raise Unproved(f"{dtype} in z3")
 
 
-# -- cases ----------------------------------------------------------------------------------------------------------
 def rewrite_cases() -> list[Case]:
     """What the tests of rewrites give to them, with weights whose products are exact, and what rewrites of files get."""
     import pytest
@@ -343,7 +341,6 @@ def _more_forms() -> Iterator[tuple[int, int, str]]:
         yield before, after, f"{channels} y = BatchNormalization (x, s, b, m, v)"
 
 
-# -- wrong rules ------------------------------------------------------------------------------------------------------
 def wrong(case: Case) -> Iterator[onnx.ModelProto]:
     """What is left by a rule with one constant, axis, attribute, operand or operator wrong, where it computes something else."""
     from tests.optimize.support import feeds_for, run
@@ -397,7 +394,6 @@ def passed(cases: list[Case], most: int) -> tuple[int, list[str]]:
     return count, through
 
 
-# -- the page ---------------------------------------------------------------------------------------------------------
 SAMPLED = "not proved: {op} is not written out; files and onnx's own cases are converted and compared in both runtimes"
 PASSES = (
     ("fold_constants", "computed by value; `fx2onnx certify` computes it again with the onnx package's evaluator"),

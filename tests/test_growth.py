@@ -199,7 +199,6 @@ def test_a_hundred_thousand_parameters(stacked: bool) -> None:
     assert seconds_each(100_000) < 2.5 * small
 
 
-# -- depth ----------------------------------------------------------------------------------------------------------
 class Wrapped(torch.nn.Module):
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()
@@ -404,7 +403,6 @@ def test_products_beyond_the_recursion_limit() -> None:
     assert result.report.nodes_onnx == 1_500
 
 
-# -- sizes ----------------------------------------------------------------------------------------------------------
 SIZES: dict[str, Callable[[Any, Any], Any]] = {
     "product": lambda k, m: k * m,
     "floordiv": lambda k, m: (k + m) // 3,
@@ -462,7 +460,6 @@ def test_a_size_of_a_thousand_operations_is_computed() -> None:
     assert set(got.reshape(-1)) == {float(size)}
 
 
-# -- graphs in graphs -----------------------------------------------------------------------------------------------
 class Branches(torch.nn.Module):
     def __init__(self, depth: int) -> None:
         super().__init__()

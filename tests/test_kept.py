@@ -127,7 +127,6 @@ def test_operators_are_known_anew_after_all_were_forgotten(monkeypatch: pytest.M
     assert result.report.nodes_onnx > 3
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------
 class Wide(nn.Module):
     """Many weights for few nodes; nothing is computed to make them."""
 

@@ -367,7 +367,6 @@ def test_sizes_outlive_their_capture() -> None:
     assert size * 2 == size + size
 
 
-# -- sessions and folders ---------------------------------------------------------------------------------------------
 def test_a_dropped_session_gives_its_arrays_back(tmp_path: Path) -> None:
     fx2onnx.export(Net().eval(), (torch.ones(4, 8),), tmp_path / "m.onnx", external_data=True)
     with uncollected():

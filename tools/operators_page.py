@@ -213,7 +213,6 @@ def _entries(swept: Swept) -> list[str]:
     return lines
 
 
-# -- overloads ------------------------------------------------------------------------------------------------------------
 def _tried(swept: Swept) -> dict[str, tuple[int, int]]:
     """(calls right in both engines, calls) of each overload."""
     right: Counter[str] = Counter()

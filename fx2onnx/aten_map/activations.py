@@ -303,7 +303,6 @@ def glu(op: Emit, self: ir.Value, dim: int) -> ir.Value:
     return op.Mul(first, op.Sigmoid(second))
 
 
-# -- softmax ------------------------------------------------------------------------------------------------------
 def softmax_of(op: Emit, value: ir.Value, dim: int, op_type: str = "Softmax") -> ir.Value:
     """``Softmax`` or ``LogSoftmax`` along any axis; below opset 13 they work on trailing axes, so the axis goes last."""
     rank = op.rank(value)

@@ -80,7 +80,6 @@ def _double(op: Emit, number: float) -> ir.Value:
     return op.const(float(number), D.DOUBLE)
 
 
-# -- patterns -------------------------------------------------------------------------------------------------------------
 def _pattern(op: Emit, value: ir.Value, dtype: ir.DataType = D.DOUBLE) -> ir.Value:
     """The bits of floats in ``dtype``, as int64: of 64 with their sign, of fewer as a number of at least 0. NaN is the plain one."""
     value = op.cast(value, D.DOUBLE)
@@ -111,7 +110,6 @@ def _bias(dtype: ir.DataType) -> int:
     return int((1 << (dtype.bitwidth - 2 - MANTISSA_BITS[dtype])) - 1)
 
 
-# -- view(dtype) ----------------------------------------------------------------------------------------------------------
 def _bits_of(op: Emit, value: ir.Value) -> ir.Value:
     """The bits of each number as int64."""
     dtype = op.dtype(value)
@@ -211,7 +209,6 @@ for _is_complex in (False, True):
     )
 
 
-# -- hash_tensor ----------------------------------------------------------------------------------------------------------
 @translates(*overloads_of("hash_tensor"))
 def hash_tensor(op: Emit, self: ir.Value, dim: list[int], keepdim: bool, mode: int) -> ir.Value:
     """hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -> Tensor

@@ -33,7 +33,6 @@ D = ir.DataType
 Pair = tuple[ir.Value, ir.Value]
 
 
-# -- functions ------------------------------------------------------------------------------------------------------------
 def root(op: Emit, self: ir.Value) -> ir.Value:
     """The root with a real part of at least 0: u = sqrt((|z| + |a|) / 2) and v = |b| / (2 u), in the order of a's sign."""
     real, imaginary = parts(op, self)
@@ -104,7 +103,6 @@ def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
     return op.Where(op.Not(_nonzero(op, wanted, True)), one, found)
 
 
-# -- questions ------------------------------------------------------------------------------------------------------------
 def _nonzero(op: Emit, value: ir.Value, keepdims: bool = False) -> ir.Value:
     """Return whether any part is not zero."""
     zero = op.const(0.0, op.dtype(value))
@@ -136,7 +134,6 @@ def _filled(op: Emit, self: ir.Value, mask: ir.Value, value: Any) -> ir.Value:
     return op.Where(column, as_pair(op, value, dtype), as_pair(op, self, dtype))
 
 
-# -- linear operators -------------------------------------------------------------------------------------------------------
 def real_entry(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
     """The entry for real numbers, its results without the axis of the pair."""
     outer = op.result

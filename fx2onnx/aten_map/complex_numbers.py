@@ -21,7 +21,6 @@ aten = torch.ops.aten
 D = ir.DataType
 
 
-# -- parts ----------------------------------------------------------------------------------------------------------------
 def parts(op: Emit, value: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(real, imaginary) of a pair."""
     axis = op.rank(value) - 1
@@ -112,7 +111,6 @@ def magnitude(op: Emit, value: ir.Value) -> ir.Value:
     return op.cast(op.ReduceL2(wide, axes=[op.rank(value) - 1], keepdims=0), dtype)
 
 
-# -- entries ----------------------------------------------------------------------------------------------------------------
 def _relabelled(op: Emit, self: ir.Value) -> ir.Value:
     """The same numbers as a value of its own: whether a value is complex is noted on it."""
     result = op.Identity(self)

@@ -133,7 +133,6 @@ register_shared(
 )
 
 
-# -- of several variables -----------------------------------------------------------------------------------------
 def _edges_of_several(
     op: Emit, self: ir.Value, bins: Sequence[Any], range: Sequence[float] | None, weight: Any, density: bool
 ) -> tuple[ir.Value, ...]:

@@ -133,7 +133,6 @@ def masked_scatter_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, siz
     return op.reshape(cut, dims)
 
 
-# -- slices and selections ----------------------------------------------------------------------------------------
 def _start_of(start: DimLike | None, end: DimLike | None, step: DimLike, size: DimLike, count: DimLike) -> DimLike:
     """The first element of a slice that has ``count`` elements, counted from the front and within range."""
     if start is None:

@@ -148,7 +148,6 @@ def _clamped(op: Emit, value: ir.Value, indices: Indices) -> list[ir.Value | Non
     return found
 
 
-# -- writing ------------------------------------------------------------------------------------------------------
 def _masked_put(
     op: Emit, value: ir.Value, mask: ir.Value, axis: int, source: ir.Value, accumulate: bool
 ) -> ir.Value | None:

@@ -296,7 +296,6 @@ def _by_matrices(
     return value
 
 
-# -- registration -------------------------------------------------------------------------------------------------
 MODES = {
     "upsample_nearest{}d": ("nearest", (1, 2, 3)),
     "_upsample_nearest_exact{}d": ("nearest-exact", (1, 2, 3)),

@@ -210,7 +210,6 @@ register_shared(_kl_div, "xlogy(t, t) - t x", *overloads_of("kl_div"))
 register_shared(_poisson, "Exp(x) - t x", *overloads_of("poisson_nll_loss"))
 
 
-# -- margins ----------------------------------------------------------------------------------------------------------
 def _hinge_embedding(op: Emit, self: ir.Value, target: ir.Value, margin: float, reduction: int) -> ir.Value:
     """x where t = 1, max(margin - x, 0) where t = -1, both elsewhere."""
     value, aim = worked(op, self, target)

@@ -95,7 +95,6 @@ def _scan(
     return result
 
 
-# -- single cells -------------------------------------------------------------------------------------------------
 @translates(aten.lstm_cell.default)
 def lstm_cell(
     op: Emit,

@@ -106,7 +106,6 @@ for _name, _spec in POLYNOMIALS.items():
     )
 
 
-# -- incomplete gamma functions -----------------------------------------------------------------------------------------
 MAX_ROUNDS = 2000
 EPSILON = 1e-16
 TINY = 1e-300

@@ -248,7 +248,6 @@ def _logsumexp(op: Emit, self: ir.Value, dim: Dimensions, keepdim: bool = False)
 register_shared(_logsumexp, "ReduceMax, Exp, ReduceSum, Log", *overloads_of("logsumexp special_logsumexp"))
 
 
-# -- extremes with their places -----------------------------------------------------------------------------------
 def arg_reduce(op: Emit, op_type: str, value: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
     """ArgMax or ArgMin, the first of equals; over all elements for ``dim`` None."""
     rank = op.rank(value)

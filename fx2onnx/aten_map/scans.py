@@ -157,7 +157,6 @@ def _logcumsumexp(op: Emit, self: ir.Value, dim: int) -> ir.Value:
 register_shared(_logcumsumexp, "Scan of logaddexp", *overloads_of("logcumsumexp.default"))
 
 
-# -- differences ----------------------------------------------------------------------------------------------------
 def neighbours(op: Emit, value: ir.Value, axis: int) -> tuple[ir.Value, ir.Value]:
     """(all but the last, all but the first) along ``axis``."""
     dims = list(op.dims(value))

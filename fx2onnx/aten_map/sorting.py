@@ -67,7 +67,6 @@ register_shared(lambda op, self: sort(op, self, 0)[0], "TopK of axis 0", *overlo
 register_shared(_topk, "TopK", *overloads_of("topk.default"))
 
 
-# -- order statistics -------------------------------------------------------------------------------------------------
 def nan_in(op: Emit, value: ir.Value, axis: int, keepdim: bool) -> ir.Value:
     """Return whether any element along ``axis`` is NaN."""
     found = op.cast(through(op, "IsNaN", value), D.INT32)
@@ -276,7 +275,6 @@ def isin_scalar_tensor(op: Emit, element: Any, test_elements: ir.Value, assume_u
     return op.Not(found) if invert else found
 
 
-# -- positions in sorted sequences ------------------------------------------------------------------------------------
 def positions(op: Emit, boundaries: ir.Value, values: Operand, right: bool, dtype: ir.DataType) -> ir.Value:
     """Count the boundaries before each value: not >= it, or not > it (``right``). NaN lies behind all.
 
@@ -313,7 +311,6 @@ register_shared(
 register_shared(_bucketize, "Not(GreaterOrEqual), ReduceSum", *overloads_of("bucketize.Tensor bucketize.Scalar"))
 
 
-# -- distinct elements ------------------------------------------------------------------------------------------------
 def _empty(op: Emit) -> ir.Value:
     return op.const(np.zeros(0, dtype=np.int64))
 

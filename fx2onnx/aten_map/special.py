@@ -62,7 +62,6 @@ def binary(formula: Function) -> Function:
     return entry
 
 
-# -- error functions ----------------------------------------------------------------------------------------------------
 def erfcx(op: Emit, x: ir.Value) -> ir.Value:
     size = op.Abs(x)
     scaled = erfcx_positive(op, size)
@@ -108,7 +107,6 @@ def _erfinv(op: Emit, x: ir.Value) -> ir.Value:
     return between(op, op.Less(x, 0), op.Neg(found), found)
 
 
-# -- gamma functions ----------------------------------------------------------------------------------------------------
 LANCZOS_G = 7.0
 LANCZOS = [
     0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,

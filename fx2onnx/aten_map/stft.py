@@ -24,7 +24,6 @@ aten = torch.ops.aten
 D = ir.DataType
 
 
-# -- shifts and frequencies -------------------------------------------------------------------------------------------
 def _shift(back: bool) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, dim: Any) -> ir.Value:
         rank = op.rank(self) - op.is_complex(self)
@@ -57,7 +56,6 @@ register_shared(_frequencies(False), "a constant", *overloads_of("fft_fftfreq"))
 register_shared(_frequencies(True), "a constant", *overloads_of("fft_rfftfreq"))
 
 
-# -- STFT -------------------------------------------------------------------------------------------------------------
 def window_of(op: Emit, window: ir.Value | None, length: int, n_fft: int, dtype: ir.DataType) -> ir.Value | None:
     """The window, zeros around it up to ``n_fft``; None for a rectangle of that length."""
     if window is not None and op.is_complex(window):

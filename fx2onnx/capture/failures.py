@@ -109,7 +109,6 @@ def _is_mistake(cause: BaseException | None) -> bool:
     return is_of_call and not _may_be_due_to_fakes(cause)
 
 
-# -- the error of a failed run ---------------------------------------------------------------------------------------------
 def failed(attempt: Attempt, error: UserError, env: ShapeEnv) -> Failed:
     """The failure of a run, with what remedies ask of it."""
     reason = error.reason if isinstance(error.reason, Reason) else Reason.ERROR

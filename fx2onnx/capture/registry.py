@@ -174,7 +174,6 @@ def _arguments(function: Callable[..., object], overload: OpOverload) -> list[tu
 aten = torch.ops.aten
 
 
-# -- traits --------------------------------------------------------------------------------------------------------------
 NAMESPACES = frozenset({"aten", "torchvision"})
 """Namespaces of operators whose real kernels may be run: those of other libraries may do anything."""
 

@@ -78,7 +78,6 @@ def _is_own_run(failed: Failed) -> bool:
     return failed.attempt.is_own_run
 
 
-# -- numbers and indices --------------------------------------------------------------------------------------------------
 def _may_keep_number_of_data(failed: Failed) -> bool:
     numbers, where = failed.attempt.numbers, getattr(failed.error, "where", None)
     is_new = bool(names_of_file(where) - numbers.files) if may_keep_number(where) else False
@@ -126,7 +125,6 @@ def _with_pythons_numbers(_: Failed, start: Attempt) -> Attempt:
     return replace(start, numbers=replace(start.numbers, may_add_files=False), change="int and float are Python's own")
 
 
-# -- how operators are recorded -------------------------------------------------------------------------------------------
 def _with_parts(failed: Failed, _: Attempt) -> Attempt:
     operators = replace(failed.attempt.operators, pre_dispatch=False)
     change = "composite operators are recorded by what they consist of"
@@ -165,7 +163,6 @@ def _as_compiled(failed: Failed, start: Attempt) -> Attempt:
     )
 
 
-# -- branches -------------------------------------------------------------------------------------------------------------
 def _without_noop_guards(failed: Failed, _: Attempt) -> Attempt:
     branching = replace(failed.attempt.branching, has_noop_guards=False)
     return replace(failed.attempt, branching=branching, change="every test is a decision")
@@ -236,7 +233,6 @@ def _must_be_declared(failed: Failed) -> bool:
     return isinstance(error, UserError) and error.code == "E105" and not failed.sizes <= failed.attempt.request.optional
 
 
-# -- sizes ----------------------------------------------------------------------------------------------------------------
 def _fails_enlarged(failed: Failed) -> bool:
     return failed.attempt.enlarged.baseline is not None and isinstance(failed.error, UserError)
 
@@ -287,7 +283,6 @@ def _with_fixed_size(failed: Failed, _: Attempt) -> Attempt:
     return failed.attempt.specialized(fixed)
 
 
-# -- torch.export, and inputs that are constants ---------------------------------------------------------------------------
 def _stands_for_own_run(failed: Failed) -> bool:
     return failed.attempt.program.own_failure is not None
 

@@ -57,7 +57,6 @@ class Emit(Accessors, Operators):
             setattr(Emit, op_type, call)  # not of this object, which would be in a cycle with it
             return functools.partial(call, self)
 
-    # -- nodes --------------------------------------------------------------------------------------------------
     @overload
     def node(
         self,
@@ -210,7 +209,6 @@ class Emit(Accessors, Operators):
                 values.append(self.sizes(operand))
         return values
 
-    # -- constants ----------------------------------------------------------------------------------------------
     def const(self, data: Any, dtype: ir.DataType | None = None) -> ir.Value:
         """A constant of ``dtype`` (default: the data's own; float32 for Python floats, int64 for ints)."""
         if dtype is None and isinstance(data, float):
@@ -224,7 +222,6 @@ class Emit(Accessors, Operators):
                 array = array.astype(target)
         return self.builder.constant(np.ascontiguousarray(array).reshape(array.shape), dtype)
 
-    # -- sizes --------------------------------------------------------------------------------------------------
     def sizes(self, dims: Iterable[Scalar]) -> ir.Value:
         """An int64 vector of sizes: a constant, or a short chain over the shapes of the inputs, shared."""
         dims = tuple(dims)
@@ -298,7 +295,6 @@ class Emit(Accessors, Operators):
             self.builder.emitted[key] = found
         return found
 
-    # -- forms that need care everywhere ------------------------------------------------------------------------
     def reshape(self, value: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
         """``Reshape`` to known dims with the fewest nodes: symbolic sizes that stay in place are copied (0), one other
         is left to the operator (-1); only beyond that are sizes computed.

@@ -138,7 +138,6 @@ class RepeatedLayers:
             self._add_pattern(kind, group, outside, (cached, looked), set(self.builder.reads[reads:]))
         self._seen.add(kind)
 
-    # -- what a layer is ------------------------------------------------------------------------------------------
     def _kind_of_node(self, node: torch.fx.Node) -> tuple[Any, list[ir.Value]] | None:
         """The key that calls of an overload have in common which take the same form, wherever they stand."""
         return self._kind(node.meta.get("module") or "", [node], with_lines=False)
@@ -213,7 +212,6 @@ class RepeatedLayers:
         }
         self._patterns[kind] = LayerPattern(group, made, outside, fixed)
 
-    # -- stamping -------------------------------------------------------------------------------------------------
     def _stamp(self, pattern: LayerPattern, group: list[torch.fx.Node], outside: list[ir.Value]) -> None:
         new = {id(old): value for old, value in zip(pattern.outside, outside, strict=True)}
         for old_node, node, made in zip(pattern.nodes, group, pattern.made, strict=True):

@@ -89,7 +89,6 @@ class Lowering:
         with record("build"):
             return self._model([*inputs, *self.state_inputs], outputs)
 
-    # -- graph inputs, weights, outputs ---------------------------------------------------------------------------
     def _input(self, graph_input: Any) -> ir.Value:
         dtype, dims = self._type(graph_input.info)
         value = new_value(self.builder.unique(graph_input.name), dtype, dims)
@@ -187,7 +186,6 @@ class Lowering:
             functions=list(builder.functions.values()),
         )
 
-    # -- nodes ----------------------------------------------------------------------------------------------------
     def _translate(self, node: torch.fx.Node) -> None:
         if not self._is_timed or node.op != "call_function":  # a weight takes a few microseconds, and there are many
             self._node(node)

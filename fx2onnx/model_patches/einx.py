@@ -112,7 +112,6 @@ class _Numbers(ast.NodeTransformer):
         return self.replacement(node.value) if is_large else node  # type: ignore[arg-type]
 
 
-# -- the patches -------------------------------------------------------------------------------------------------------
 _API = "einx._src.frontend.api"
 
 

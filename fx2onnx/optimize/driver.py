@@ -142,7 +142,6 @@ class Driver:
         finally:
             self._spans.detail(f"apply {rewrite.name}", start_ns)
 
-    # -- one edit -----------------------------------------------------------------------------------------------
     def _emitter(self) -> Emit:
         """An Emit that allots names free in the whole model; made at the first edit."""
         if self._op is None:

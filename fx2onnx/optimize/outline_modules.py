@@ -82,7 +82,6 @@ class _Outliner:
             self.graph.sort()
         return self.result
 
-    # -- which nodes ----------------------------------------------------------------------------------------------
     def _find_paths(self) -> None:
         for node in self.graph:
             path = (node.name or "").rpartition("/")[0]
@@ -158,7 +157,6 @@ class _Outliner:
             is_open = True
         return runs
 
-    # -- calls ----------------------------------------------------------------------------------------------------
     def _replace(self, members: Sequence[tuple[Region, FunctionBody]]) -> None:
         first = members[0]
         if not first[1].outputs:

@@ -79,7 +79,6 @@ class Removal(Rewrite[Kept]):
         return m.value
 
 
-# -- looking ------------------------------------------------------------------------------------------------------
 def produced_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     """The node that makes ``value``, if it is one of these operators of the standard domain."""
     node = value.producer() if value is not None else None

@@ -136,7 +136,6 @@ class Search:
         }
         return self.measured
 
-    # -- runs -----------------------------------------------------------------------------------------------------
     def _judge(self, feeds: Feeds) -> Values:
         """The values in float64, or where that cannot be as the model has them."""
         self.measured.runs += 1
@@ -170,7 +169,6 @@ class Search:
     def _worst(self, errors: Sequence[Mapping[str, float]]) -> float:
         return max((each.get(name, 0.0) for each in errors for name in self.outputs), default=0.0)
 
-    # -- what stays -----------------------------------------------------------------------------------------------
     def _largest(self, value: ir.Value | None) -> float:
         """As other inputs may have it."""
         name = "" if value is None else value.name or ""

@@ -47,7 +47,6 @@ def is_zero(terms: Terms, args: Args, index: int) -> bool:
     return array is not None and array.dtype != object and not array.any()
 
 
-# -- equations -----------------------------------------------------------------------------------------------------
 def unrepeated(reader: TermMaker, args: Args, shape: Shape) -> Args:
     """The operands of an operator that broadcasts, without what it would repeat itself."""
     terms, found = reader.terms, list(args)

@@ -287,7 +287,6 @@ class _Walk:
         is_shown = self.failed if kind == "index" else any(not (np.abs(array) < most).all() for array in wide)
         return RangeFinding(kind, problem, node.op_type, name, scope_of(name, metadata), source_of(metadata), is_shown)
 
-    # -- sampled inputs in float64 ----------------------------------------------------------------------------------
     def _widen(self, node: onnx.NodeProto) -> None:
         """The node in float64 on each sampled input."""
         opset = self.file.opsets.get(node.domain, 0)

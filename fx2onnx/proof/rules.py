@@ -115,7 +115,6 @@ class Reader:
         found = evaluated(node, arrays, self.opset)
         return None if found is None else [self.terms.constant(array) for array in found]
 
-    # -- graphs inside of nodes ----------------------------------------------------------------------------------
     def _inside(self, graph: onnx.GraphProto, values: Mapping[str, int], bound: Sequence[Any] = ()) -> list[int]:
         """The terms of the outputs of a graph inside of a node. ``bound``: names its inputs where no others have them."""
         terms, known = self.terms, dict(values)
@@ -156,7 +155,6 @@ class Reader:
         base = ("op", node.domain, node.op_type, version, tuple(key), inputs)
         return [self.terms.of(*base, index) for index, name in enumerate(node.output) if name]
 
-    # -- sizes ---------------------------------------------------------------------------------------------------
     def _shape(self, op: str, args: Args, attributes: Mapping[str, Any], name: str) -> Shape:
         """The sizes of an output: as the file has them, or as they follow from those of the operands."""
         known = self.dims.get(name)
@@ -181,7 +179,6 @@ class Reader:
         found = on_sizes(op, given, attributes) if len(given) == len(arrays) else None
         return None if found is None else terms.sized(found, dtype or "int64")
 
-    # -- equations that hold bit for bit ------------------------------------------------------------------------
     def _single(self, op: str, args: Args, attributes: Mapping[str, Any], shape: Shape, dtype: str) -> int | None:
         found = exact(self, op, args, attributes, shape, dtype)
         if found is not None:
@@ -239,7 +236,6 @@ class Reader:
         self.terms.dtypes.setdefault(found[0], dtype)
         return self.terms.shaped(found[0], shape)
 
-    # -- equations that hold for real numbers -------------------------------------------------------------------
     def _real(self, op: str, args: Args, attributes: Mapping[str, Any], shape: Shape, dtype: str) -> int | None:
         rule = REAL.get(op)
         if rule is None:

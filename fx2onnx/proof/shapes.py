@@ -141,7 +141,6 @@ def reduced_axes(terms: Terms, args: Args, attributes: Mapping[str, Any]) -> tup
     return tuple(sorted(axis % len(known) for axis in given)) if given else tuple(range(len(known)))
 
 
-# -- sizes of views ------------------------------------------------------------------------------------------------
 def view_dims(terms: Terms, op: str, args: Args, attributes: Mapping[str, Any], shape: Shape) -> tuple[Dim, ...] | None:
     """The sizes of a view of a value whose rank is known; None where they do not follow."""
     x = args[0]

@@ -128,7 +128,6 @@ def broadcast(shapes: Sequence[Sequence[Dim] | None]) -> tuple[Dim | None, ...] 
     return tuple(found)
 
 
-# -- operators on arrays of sizes ---------------------------------------------------------------------------------
 Objects: TypeAlias = "np.ndarray[Any, np.dtype[np.object_]]"
 
 

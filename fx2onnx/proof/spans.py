@@ -153,7 +153,6 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-# -- data movement ------------------------------------------------------------------------------------------------
 _DATA: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
         (
@@ -239,7 +238,6 @@ def _where(call: Call) -> Interval:
     return Interval(low, high, np.where(condition.error > 0, flipped, error))
 
 
-# -- by element ---------------------------------------------------------------------------------------------------
 @rule("Add", "Sub", "Sum")
 def _add(call: Call) -> Interval:
     found = call.span(0)

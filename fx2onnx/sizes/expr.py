@@ -57,7 +57,6 @@ def dyadic(number: Any) -> tuple[int, int]:
     return (number, 1) if isinstance(number, int) else number.as_integer_ratio()
 
 
-# -- expressions -----------------------------------------------------------------------------------------------------------
 DimLike: TypeAlias = Union[int, "Dim"]
 Scalar: TypeAlias = Union[int, float, "Dim"]
 Monomial: TypeAlias = tuple["Atom", ...]
@@ -167,7 +166,6 @@ class Dim:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dim) and self.constant == other.constant and self.terms == other.terms
 
-    # -- arithmetic ---------------------------------------------------------------------------------------------
     def __add__(self, other: Scalar) -> Scalar:
         if not isinstance(other, Dim):
             return self if other == 0 and isinstance(other, int) else Dim(self.terms, self.constant + other)
@@ -218,7 +216,6 @@ class Dim:
     def __rmod__(self, other: Scalar) -> Scalar:
         return apply("mod", other, self)
 
-    # -- looking ------------------------------------------------------------------------------------------------
     def all_terms(self) -> Iterator[tuple[Monomial, Number]]:
         """The terms and the constant, which has no atoms."""
         yield from self.terms.items()

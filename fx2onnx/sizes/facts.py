@@ -54,7 +54,6 @@ class Facts:
     )
     """The answers of ``about``, as far as they were asked."""
 
-    # -- assuming more ----------------------------------------------------------------------------------------------
     @classmethod
     def declared(cls, conditions: Iterable[Condition]) -> Facts:
         """The facts at the start of a run whose sizes are declared with ``conditions``, one for each size."""
@@ -82,7 +81,6 @@ class Facts:
             after = replace(after, sets={**after.sets, name: _without_zero(after.sets[name])})
         return replace(after, supposed={**self.supposed, relation: None})
 
-    # -- queries, which change nothing ------------------------------------------------------------------------------
     def certain(self, op: str, lhs: Scalar, rhs: Scalar) -> bool | None:
         """The truth of a comparison at all sizes for which the program is, or None."""
         known = certain(op, lhs, rhs, self.signed)
@@ -235,7 +233,6 @@ class SizesOfRun:
         """Symbols whose number depends on data."""
         return self.facts.unbacked
 
-    # -- learning -----------------------------------------------------------------------------------------------------
     def know(self, **parts: Any) -> None:
         """From here on, these parts of the facts are others."""
         self.facts = replace(self.facts, **parts)
@@ -282,7 +279,6 @@ class SizesOfRun:
                 self.know(conditions={**self.facts.conditions, Condition(name, sizes, true, where): None})
         return found is not None
 
-    # -- the example's sizes, and others -------------------------------------------------------------------------------
     def hint(self, value: Any) -> Any:
         """The value at the example's sizes. torch asks for the same with each tensor that it makes."""
         if not isinstance(value, Dim | Relation):

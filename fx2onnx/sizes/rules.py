@@ -25,7 +25,6 @@ from fx2onnx.sizes.expr import (
     without_remainders,
 )
 
-# -- quotients and remainders ------------------------------------------------------------------------------------------
 Reduced: TypeAlias = tuple[Scalar, Scalar, Scalar, Scalar, Scalar]
 """``whole, top, bottom, times, left``: a quotient is ``whole + top // bottom``, its remainder ``times * (top % bottom) + left``."""
 
@@ -195,7 +194,6 @@ def _rank(term: tuple[Monomial, Number]) -> tuple[int, list[str]]:
     return len(term[0]), [atom.text for atom in term[0]]
 
 
-# -- the larger and the smaller ----------------------------------------------------------------------------------------
 def _larger(one: Scalar, other: Scalar) -> Scalar | None:
     """``max(n + 1, n) -> n + 1``."""
     return _one_of(one, other, one - other)
@@ -237,7 +235,6 @@ def _is_quotient_of_number(monomial: Monomial, factor: Number) -> bool:
     return type(bottom) is int and bottom > 0 and factor % bottom == 0
 
 
-# -- rounding ----------------------------------------------------------------------------------------------------------
 def _without_whole_part(op: str) -> Callable[[Scalar], Scalar | None]:
     """``floor(n + m / 2) -> n + floor(m / 2)``, and ``floor(n / 3 + 1.0) -> floor(n / 3) + 1``."""
 

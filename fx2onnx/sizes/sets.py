@@ -172,7 +172,6 @@ def interval(low: int, high: int | None) -> SizeSet:
     return made_of(members, end)
 
 
-# -- where a relation holds -------------------------------------------------------------------------------------------
 def where_true(relation: Relation) -> SizeSet | None:
     """The sizes of the relation's one symbol at which it holds; None where that is not found."""
     names = relation.symbols()

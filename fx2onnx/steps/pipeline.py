@@ -142,7 +142,6 @@ class _Job:
         self.left_out: list[LeftOut] = []
         self.derivation: dict[str, str] = {}
 
-    # -- the graph ----------------------------------------------------------------------------------------------
     def _prepare(self) -> tuple[ir.Model, stages.Interface]:
         """The graph before any rewrite: sizes fixed or made dynamic, opset converted."""
         model = self._sized()
@@ -214,7 +213,6 @@ class _Job:
         self.plan.without.add(name)
         self.left_out.append(LeftOut(name, where, why))
 
-    # -- the comparison -----------------------------------------------------------------------------------------
     def run_original(self, engines: Sequence[str], seed: int, effort: Effort) -> None:
         """Run the input file on random inputs of the sizes that are wanted."""
         model = self._sized()
@@ -283,7 +281,6 @@ class _Job:
             return error.rewrite, error.what
         return partial.last if partial.last[1] else (stage, "")
 
-    # -- the files ----------------------------------------------------------------------------------------------
     def _save(self, model: ir.Model, path: str, is_as_it_was: bool = False) -> Written:
         external = self.plan.external_data
         asked = (external, self.notes, self.plan.fix, self.plan.dynamic, self.plan.opset, self.opened.has_external_data)

@@ -138,7 +138,6 @@ in control flow or by ``torch.compile`` itself.
 """
 
 
-# -- TorchScript ------------------------------------------------------------------------------------------------------
 @answers_for_caller
 def _runs_here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     leaves = (leaf.value for leaf in flatten((args, kwargs))[0])
@@ -166,7 +165,6 @@ def _run_by_python() -> None:
         put_name(kind, "__call__", call, Why.SCRIPT)
 
 
-# -- flex_attention, whose scores and mask are functions of places, as the operations that it stands for ----------------------
 _FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 
 
@@ -213,7 +211,6 @@ def attention_as_written() -> Iterator[None]:
         yield
 
 
-# -- modes ------------------------------------------------------------------------------------------------------------
 class TakesGradients(BaseException):
     """Forward takes gradients while composite operators are recorded whole, whose writes and results have no history."""
 
@@ -263,7 +260,6 @@ def capture_modes(
             yield
 
 
-# -- torch.autograd.Function --------------------------------------------------------------------------------------------
 class _Thread(threading.local):
     warnings: dict[type, str] | None = None
 

@@ -45,7 +45,6 @@ class Sketch:
             sketch.types[weight.name] = weight.data_type, tuple(weight.dims)
         return sketch
 
-    # -- looking ------------------------------------------------------------------------------------------------------
     @property
     def nodes(self) -> list[Any]:
         return list(self.proto.graph.node)
@@ -96,7 +95,6 @@ class Sketch:
             if array is not None and array.dtype == np.int64:
                 yield place, array
 
-    # -- editing ------------------------------------------------------------------------------------------------------
     def fresh(self, base: str) -> str:
         taken = {name for node in self.nodes for name in [*node.input, *node.output]} | set(self.types)
         return next(name for number in range(1 << 20) if (name := f"harm_{base}_{number}") not in taken)

@@ -214,7 +214,6 @@ def test_random_numbers_stay_as_many_as_they_are() -> None:
     assert ifs(result) == 1
 
 
-# -- none of something ---------------------------------------------------------------------------------------------------
 PAST = {"q": {1: "L"}, "past": {1: "p"}, "k": {1: "L"}}
 
 

@@ -233,7 +233,6 @@ def test_branches_that_cannot_be_joined_name_the_range_to_declare() -> None:
     check(ranks, (x,), others=[(torch.randn(6, 2),)], dynamic_shapes=({0: torch.export.Dim("n", min=6)},))
 
 
-# -- programs drawn at random ----------------------------------------------------------------------------------------
 def drawn(seed: int) -> tuple[Any, list[int]]:
     """A program of some steps of size arithmetic on [1, 2, n], and the sizes, two at least, at which eager PyTorch runs it."""
     draw = random.Random(seed)

@@ -468,7 +468,6 @@ def test_a_loop_runs_as_often_as_data_says(count: int) -> None:
     check(forward, (x,), others=[(other,)])
 
 
-# -- left by data ------------------------------------------------------------------------------------------------------------
 def decoded(m: Any, x: torch.Tensor) -> Any:
     ys, h = torch.ones(x.shape[0], 1, dtype=torch.long), x.mean(1)
     for _ in range(30):
@@ -543,7 +542,6 @@ def numbers_in_a_list(m: Any, x: torch.Tensor) -> Any:
     return x * weights[:, None], torch.tensor(steps), places, sum(steps), steps[-1], torch.tensor(range(n))
 
 
-# -- refused -----------------------------------------------------------------------------------------------------------------
 @refused("leaves the loop")
 def left_early(m: Any, x: torch.Tensor) -> Any:
     h = zeros(x)

@@ -447,9 +447,6 @@ def test_compiled_functions_run_as_they_are() -> None:
     assert runs
 
 
-# -- arguments ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Batch:
     ids: torch.Tensor
@@ -573,9 +570,6 @@ def test_a_tensor_that_an_object_holds_twice_is_two_inputs(key: str) -> None:
     assert len(result.report.output_names) == 1 + bool(key)
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------
-
-
 def _branches(self: Any, x: Any) -> Any:
     return x if x.mean() > 0 else -x
 
@@ -624,7 +618,6 @@ def test_sparse_inputs_are_refused(layout: torch.layout) -> None:
     assert caught.value.code == "E107"
 
 
-# -- TorchScript -------------------------------------------------------------------------------------------------------
 @torch.jit.script  # type: ignore[untyped-decorator]
 def _scripted(x: torch.Tensor, count: int) -> torch.Tensor:
     for i in range(count):
@@ -679,9 +672,6 @@ def test_a_refusal_inside_a_scripted_function_names_the_line_that_calls_it(monke
     assert caught.value.code == "E104"
     assert caught.value.where is not None
     assert caught.value.where.file == __file__
-
-
-# -- threads -----------------------------------------------------------------------------------------------------------
 
 
 def test_two_exports_at_the_same_time() -> None:

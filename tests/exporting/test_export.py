@@ -185,9 +185,6 @@ def test_other_opsets_are_refused_before_capture(opset: Any) -> None:
     assert caught.value.code == "E001"
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
 def test_small_models_are_one_file(tmp_path: Path) -> None:
     fx2onnx.export(torch.nn.Linear(3, 4), (torch.ones(1, 3),), tmp_path / "m.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
@@ -239,9 +236,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert caught.value.code == "E301"
     assert target.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
-
-
-# -- bad input ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,6 @@ def test_weights_are_inputs_too(tmp_path: Path) -> None:
         assert np.allclose(found, expected, atol=1e-6), weight.shape
 
 
-# -- functions of onnxscript ------------------------------------------------------------------------------------------
 onnxscript = pytest.importorskip("onnxscript")
 op = onnxscript.opset18
 aten = torch.ops.aten

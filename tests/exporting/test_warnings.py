@@ -142,7 +142,6 @@ class TestCommand:
         assert (done.stdout + done.stderr).count("forward changes") == 1
 
 
-# -- names of outputs and of their sizes ------------------------------------------------------------------------------
 def found_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     kept = x.sum(1) > 0
     return x[kept], x[:, 0][kept], x.nonzero(), x.reshape(-1)
@@ -230,7 +229,6 @@ def test_renamed_outputs() -> None:
     assert silent(lambda a: a, (ROWS,), output_names=["a"]).report.output_names == ["a"]
 
 
-# -- modes, reports, keywords of torch.onnx.export --------------------------------------------------------------------
 def _net() -> nn.Sequential:
     return nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3))
 
@@ -315,7 +313,6 @@ def test_symbolic_of_an_autograd_function() -> None:
     assert [node.op_type for node in result.model.graph] != []
 
 
-# -- sizes that hold in part ------------------------------------------------------------------------------------------
 def first_part(x: torch.Tensor) -> torch.Tensor:
     return x.chunk(x.shape[1] // 5, 1)[0]
 
@@ -375,7 +372,6 @@ class TestLimitedSizes:
         warned(first_part, (torch.randn(2, 21),), dynamic_shapes=({1: wider},))
 
 
-# -- modules that return nothing --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("result", [None, (), {}, (None,), {"a": None, "b": []}, "text", (None, "text")])
 @pytest.mark.parametrize("verify", [False, True])
 def test_a_module_that_returns_nothing(result: object, verify: bool, tmp_path: Path) -> None:

@@ -44,7 +44,6 @@ DEFAULT_OPSET = 20
 BFLOAT16, FLOAT = ir.DataType.BFLOAT16, ir.DataType.FLOAT
 
 
-# -- recording ----------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Call:
     """One overload with the arguments it got and the outputs it gave."""
@@ -128,7 +127,6 @@ def call_of(overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Call:
     return Call(overload, kept_args, kept_kwargs, pytree.tree_leaves(outputs))
 
 
-# -- building -----------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Model:
     """A model of one call and what to feed it."""
@@ -233,7 +231,6 @@ def build(
     )
 
 
-# -- running and comparing ----------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Verdict:
     """``status``: ok, missing (no entry), refused (a clear error), wrong, rejected (does not load), broken (an entry

@@ -94,7 +94,6 @@ def _by_engine(found: dict[str, dict[str, list[Verdict]]]) -> dict[str, dict[str
     return {engine: {key: verdicts[engine] for key, verdicts in found.items()} for engine in ENGINES}
 
 
-# -- forms by opset -------------------------------------------------------------------------------------------------------
 def listed_cases() -> Iterator[Case]:
     """The cases that the test files of this folder list."""
     for path in sorted(Path(__file__).parent.glob("test_*.py")):

@@ -42,7 +42,6 @@ def after_pass(graph: ir.Model, function: Any, *, to: list[str], sizes: dict[str
     return graph
 
 
-# -- equal nodes ------------------------------------------------------------------------------------------------------
 def test_equal_nodes_are_one() -> None:
     def make(op: Emit, v: V) -> ir.Value:
         left = op.Mul(op.Add(v["x"], v["y"]), op.Softmax(v["x"], axis=1))
@@ -84,7 +83,6 @@ def test_equal_weights_stay_two() -> None:
     assert list(graph.graph.initializers) == ["a.bias", "b.bias"]
 
 
-# -- constants --------------------------------------------------------------------------------------------------------
 def folds_to(value: Any, make: Any) -> None:
     """``make(op)`` folds to an initializer holding ``value``, as onnxruntime computes it."""
     graph = model(
@@ -242,7 +240,6 @@ def test_constant_nodes_become_initializers_also_in_nested_graphs() -> None:
     same_results(proto, ir.to_proto(graph), rtol=0)
 
 
-# -- dead nodes, the driver, the pipelines ----------------------------------------------------------------------------
 def test_dead_nodes_and_weights() -> None:
     def make(op: Emit, v: V) -> ir.Value:
         op.Relu(op.Mul(v["x"], weight(op, "unread", random(4))))

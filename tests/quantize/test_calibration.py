@@ -112,9 +112,6 @@ def test_a_foreign_file(tmp_path: Path, kind: str, method: str) -> None:
         assert layer["held_out"] < layer["held_out_nearest"]
 
 
-# -- the algorithms ---------------------------------------------------------------------------------------------
-
-
 def problem(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     x = rng.standard_normal((400, 9)) @ rng.standard_normal((9, columns)) + rng.standard_normal((400, columns)) * 0.3
@@ -225,9 +222,6 @@ def test_sums_that_take_too_much_are_made_in_several_runs(tmp_path: Path, monkey
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "some.onnx").read_bytes()
 
 
-# -- verified ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "form"), [("int4", "qdq"), ("uint4", "matmulnbits"), ("nf4", "matmulnbits"), ("int8", "qdq")])  # fmt: skip
 def test_other_codes_than_were_fitted_are_found(tmp_path: Path, kind: str, form: str) -> None:
@@ -243,9 +237,6 @@ def test_other_codes_than_were_fitted_are_found(tmp_path: Path, kind: str, form:
     verdict = verify(tmp_path / "other.onnx", Block(), (SAMPLE,))
     assert not verdict.ok
     assert any("not those that the calibration chose" in row.problem for row in verdict.rows)
-
-
-# -- what is refused --------------------------------------------------------------------------------------------
 
 
 OPTIONS = [

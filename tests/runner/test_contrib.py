@@ -69,7 +69,6 @@ def check(found: tuple[list[Array], list[Array]], tolerance: float) -> None:
         np.testing.assert_allclose(ours.astype(F64), theirs.astype(F64), rtol=tolerance, atol=tolerance)
 
 
-# -- norms --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [F16, F32])
 @pytest.mark.parametrize("skip", [(2, 5, 24), (5, 24), (1, 5, 24)])
 def test_skip_layer_normalization(dtype: Any, skip: tuple[int, ...]) -> None:
@@ -112,7 +111,6 @@ def test_a_skip_that_does_not_fit() -> None:
         ort.InferenceSession(model).run(None, feeds)
 
 
-# -- activations and products -------------------------------------------------------------------------------------
 def test_gelus() -> None:
     x, bias = 3 * draw(3, 5, 16), draw(16, seed=1)
     check(results("Gelu", {"x": x}), 2e-6)
@@ -189,7 +187,6 @@ def test_product_under_its_older_name() -> None:
     check(results("TransposeMatMul", feeds, transA=1, transB=1, alpha=0.5), 1e-5)
 
 
-# -- attention ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [F16, F32])
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("positions", [np.array([3]), np.array([[4, 0, 2], [1, 7, 5]])])

@@ -49,7 +49,6 @@ def result(step: float, point: int | None, dtype: Any) -> dict[str, Array | None
     return found if point is None else {**found, "y_zero": zero(point, dtype)}
 
 
-# -- element by element -------------------------------------------------------------------------------------------
 SHAPES = [((2, 3, 17), (2, 3, 17)), ((4, 1, 5), (3, 5)), ((), (7,)), ((0, 4), (1, 4))]
 
 
@@ -133,7 +132,6 @@ def test_numbers_that_are_none_are_the_least_code() -> None:
                 np.testing.assert_array_equal(ours[0], theirs[0])
 
 
-# -- windows ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("channels_last", [0, 1])
 @pytest.mark.parametrize(
@@ -183,7 +181,6 @@ def test_convolution_with_channels_last(by_channel: bool, group: int, a: Any, b:
     )
 
 
-# -- products -----------------------------------------------------------------------------------------------------
 PRODUCTS = [((3, 8), (8, 5)), ((2, 3, 8), (8, 5)), ((2, 3, 8), (2, 8, 5)), ((1, 8), (8, 1)), ((2, 0, 8), (8, 5))]
 
 
@@ -245,7 +242,6 @@ def test_product_of_16_bits() -> None:
     np.testing.assert_array_equal(ours[0], theirs[0])
 
 
-# -- what is wrong ------------------------------------------------------------------------------------------------
 WRONG: list[tuple[str, dict[str, Array | None], dict[str, Any], str]] = [
     ("QLinearAdd", {"a_scale": np.ones(2, F32)}, {}, "must be one number"),
     ("QLinearAdd", {"b": codes(2, 5)}, {}, "QLinearAdd"),

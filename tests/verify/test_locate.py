@@ -83,7 +83,6 @@ def edit(proto: onnx.ModelProto, name: str, change: Any) -> None:
     tensor.CopyFrom(numpy_helper.from_array(np.asarray(change(numpy_helper.to_array(tensor).copy()), np.float32), name))
 
 
-# -- files ---------------------------------------------------------------------------------------------------------
 @pytest.mark.long
 def test_nothing_is_found_in_a_right_file(net: Net, tmp_path: Path) -> None:
     result = fx2onnx.export(net, (X,), tmp_path / "net.onnx", dynamic_shapes={"x": {0: "batch", 1: "sequence"}})
@@ -257,7 +256,6 @@ def test_nodes_of_another_exporter_are_found_by_their_values(net: Net, tmp_path:
     assert found.blame.startswith("another")
 
 
-# -- stages --------------------------------------------------------------------------------------------------------
 def test_a_wrong_translation_is_blamed(net: Net) -> None:
     def wrong_gelu(op: Any, self: Any, approximate: str = "none") -> Any:
         return op.Mul(op.Relu(self), op.const(1.5, op.dtype(self)))
@@ -374,7 +372,6 @@ def test_what_adds_up_over_many_right_nodes_is_rounding(tmp_path: Path) -> None:
     assert found.value in {name for node in proto.graph.node for name in node.output}
 
 
-# -- export(verify=True) and cases -----------------------------------------------------------------------------------
 @pytest.mark.long
 def test_the_error_of_a_verification_carries_the_node(net: Net) -> None:
     def wrong_gelu(op: Any, self: Any, approximate: str = "none") -> Any:
@@ -408,7 +405,6 @@ def test_a_case_runs_alone(net: Net, tmp_path: Path) -> None:
     assert np.allclose(torch.nn.functional.gelu(torch.tensor(feeds[0])).numpy(), want, atol=1e-6)
 
 
-# -- mutants ---------------------------------------------------------------------------------------------------------
 def values_of(proto: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
     """Every value of the file."""
     whole = onnx.ModelProto()

@@ -84,7 +84,6 @@ register_shared(_linalg_solve_triangular, "Loop of rows", *overloads_of("linalg_
 register_shared(_triangular_solve, "Loop of rows", *overloads_of("triangular_solve"))
 
 
-# -- Cholesky -----------------------------------------------------------------------------------------------------------
 def cholesky(op: Emit, matrix: ir.Value) -> ir.Value:
     """L with L L^T = ``matrix``, read from the lower triangle; column k is (a[k] - L L[k]^T) / its root, in float64."""
     dims = op.dims(matrix)
@@ -134,7 +133,6 @@ register_shared(_cholesky_solve, "two triangular Loops", *overloads_of("cholesky
 register_shared(_cholesky_inverse, "two triangular Loops", *overloads_of("cholesky_inverse"))
 
 
-# -- LU -----------------------------------------------------------------------------------------------------------------
 def unpacked(op: Emit, packed: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(L with a unit diagonal [*, M, K], U [*, K, N]), K = min(M, N)."""
     dims = op.dims(packed)
@@ -233,7 +231,6 @@ register_shared(_lu_solve, "Loops", *overloads_of("linalg_lu_solve"))
 register_shared(_old_lu_solve, "Loops", *overloads_of("lu_solve"))
 
 
-# -- QR and exp -----------------------------------------------------------------------------------------------------------
 def _qr(op: Emit, A: ir.Value, mode: str) -> tuple[ir.Value, ir.Value]:
     """Householder reflections, the signs LAPACK's: R[k, k] = -sign(x) |x|; a column that is done is left alone."""
     dims = op.dims(A)

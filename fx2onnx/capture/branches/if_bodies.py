@@ -227,7 +227,6 @@ class IfBodies(RunPlugin):
         if self.tracer.has_if_bodies and id(memory) in self._fixed:
             raise IsNoBranch("a tensor is written that is another one where a body does not run")
 
-    # -- the end of a body ----------------------------------------------------------------------------------------
     def _at_line(self, frame: FrameType, line: int | None, value: object) -> None:
         try:
             self._came_to(frame, line, value)

@@ -167,7 +167,6 @@ class Merge:
     def _refused(self, why: str) -> UserError:
         return unjoined(self._error, why)
 
-    # -- what both paths have in common ---------------------------------------------------------------------------
     def _heads(self) -> None:
         """Inputs and weights."""
         one, two = self._one.captured, self._two.captured
@@ -231,7 +230,6 @@ class Merge:
         self._copy.add(nodes, graph)
         return graph
 
-    # -- outputs and changed state --------------------------------------------------------------------------------
     def _ends(self, graphs: Sequence[torch.fx.Graph]) -> tuple[list[GraphOutput], list[Mutation]]:
         one, two = self._one.captured, self._two.captured
         if [output.name for output in one.outputs] != [output.name for output in two.outputs]:

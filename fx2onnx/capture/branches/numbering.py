@@ -269,7 +269,6 @@ _NORMAL: dict[object, Callable[[dict[str, Any], Size], dict[str, Any]]] = {
 """By overload, a function that removes the arguments that have no effect at certain sizes."""
 
 
-# -- one program for both ways -------------------------------------------------------------------------------------------
 def one_for_both(
     test: Relation, one: Captured, two: Captured, calls: int, sets: Mapping[str, SizeSet]
 ) -> Captured | None:

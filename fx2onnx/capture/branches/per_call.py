@@ -154,7 +154,6 @@ class _Call:
     def _refused(self, why: str) -> NoPathsPerCall:
         return NoPathsPerCall(self._kind, why)
 
-    # -- one path ---------------------------------------------------------------------------------------------------
     def _run(self, attempt: Attempt, trace: DecisionTrace) -> Recorded:
         tracer, why = self._tracer, ""
         attempt.request.budget.spend(attempt.change, runs=0)
@@ -284,7 +283,6 @@ class _Call:
         self._constants.append(weight)
         return weight
 
-    # -- all paths --------------------------------------------------------------------------------------------------
     def _grafted(self, captured: Captured, kinds: list[TensorType]) -> list[Node]:
         """Add the nodes to those of the run; those that the outputs are now."""
         tracer = self._tracer
@@ -366,7 +364,6 @@ def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
     env.tried = {**env.tried, **joined.tried}
 
 
-# -- what a run is like before a path --------------------------------------------------------------------------------------
 class RunBefore:
     """A run before a path: its parts as they were, to go back to."""
 

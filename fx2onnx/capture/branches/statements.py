@@ -180,7 +180,6 @@ def _is_tensor(target: ast.expr, frame: FrameType, is_augmented: bool) -> bool:
     return isinstance(target, ast.Name) and isinstance(value, int | float | torch.SymInt | torch.SymFloat)
 
 
-# -- variables that are read later ---------------------------------------------------------------------------------------
 _ENDS = ("RETURN_", "RAISE_", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "INTERPRETER_EXIT")
 """Instructions that the next one does not follow."""
 

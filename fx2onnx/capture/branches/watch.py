@@ -177,7 +177,6 @@ def _set(trace: object, profile: object) -> None:
     sys.setprofile(profile)  # type: ignore[arg-type]
 
 
-# -- what lasts ---------------------------------------------------------------------------------------------------------
 _CONTAINERS = frozenset({dict, list, set, OrderedDict, defaultdict, deque, tuple})
 _CHANGING = frozenset(
     {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "popleft"}

@@ -133,7 +133,6 @@ class Exits:
         parts = [Relation(op, (number, count)) for op, count in others]
         return parts[0] if len(parts) == 1 else Relation("and", tuple(parts)), number
 
-    # -- what the turn leaves ---------------------------------------------------------------------------------------
     def at_memory(self, key: int, output: torch.fx.Node) -> Join:
         """The value of a memory behind the iteration."""
         return Join(output, lambda left: left.memories[key])
@@ -225,7 +224,6 @@ class Exits:
         new = self._loop.tracer.sizes.new_unbacked
         return replace(info, dims=tuple(a if a == b else new() for a, b in zip(info.dims, its.dims, strict=True)))
 
-    # -- numbers and lists --------------------------------------------------------------------------------------------
     def moves(self, key: object, index: int, after: Value) -> bool:
         """Return whether a number is another one where Python leaves a turn that has several paths."""
         leaves = [left.values.get(key) for left in self.found] if self._loop.paths.has_several else []
@@ -270,7 +268,6 @@ def cond(values: Value, test: Test, sides: Sequence[Side], types: Sequence[Tenso
     return [values.call(operator.getitem, (node, at), {}, info) for at, info in enumerate(infos)]
 
 
-# -- nodes ---------------------------------------------------------------------------------------------------------------
 def _kept(values: Value, leaf: Value) -> Value:
     return values.node_of(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
@@ -281,7 +278,6 @@ def _as_node(values: Value, value: Value) -> torch.fx.Node:
     return value if isinstance(value, torch.fx.Node) else number(values, unwrap(value), torch.int64)
 
 
-# -- numbers of turns ----------------------------------------------------------------------------------------------------
 def count_of(test: Relation, index: Dim) -> Scalar | None:
     """For how many numbers from 0 on the comparison holds before it does not; None where that is no formula."""
     if test.op in ("and", "or"):

@@ -48,7 +48,6 @@ class Plan(GrowingLists):
         self.memories: dict[int, tuple[Memory, HandedOn]] = {}
         self._counters: dict[Numbers, HandedOn] = {}
 
-    # -- before a turn ------------------------------------------------------------------------------------------------
     def begin(self, index: Dim) -> None:
         """A turn finds what the one before left, of which only the type is known."""
         self.index, self.kinds = index, Kinds(self.loop, index)
@@ -69,7 +68,6 @@ class Plan(GrowingLists):
             return part.given
         return sym_int(self.tracer.sizes, at_turn(part.value, self.index)) if isinstance(part, Linear) else part.value
 
-    # -- behind a turn ------------------------------------------------------------------------------------------------
     def after(self, changes: Iterable[Change | Grown | str], before: ValuesBefore) -> Plan:
         """The plan itself, where the turn left what it says; else another one. Raises Unlike where the first turn differs."""
         found: dict[object, Change] = {}
@@ -144,7 +142,6 @@ class Plan(GrowingLists):
             known.after, known.build = values, build
         return entry
 
-    # -- the loop -----------------------------------------------------------------------------------------------------
     def _take_outputs(self, before: ValuesBefore) -> None:
         """Note what the turn leaves, while it is open."""
         values, exits = self.tracer.values, self.loop.exits

@@ -104,7 +104,6 @@ class Loops(RunPlugin):
         del self.tests  # which refers to this
         self.tracer.repeats.clear()
 
-    # -- what Python finds in the place of its own ------------------------------------------------------------------
     def installed(self) -> dict[str, Value]:
         """Until ``Changes`` end, tensors of dynamic sizes are gone through in loops. Returns names for the user's files."""
         functions = {"unbind": self._unbound, "split": self._split, "chunk": self._chunked}
@@ -267,7 +266,6 @@ class Loops(RunPlugin):
             turns.become(found, Turns)
             self._turned.append(found)  # type: ignore[arg-type]
 
-    # -- calls --------------------------------------------------------------------------------------------------------
     def seen(self, func: OpOverload, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
         """The result of a call that joins a list of a dynamic length; refuses another call of its elements."""
         known = self.tracer.repeats

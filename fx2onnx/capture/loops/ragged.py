@@ -149,7 +149,6 @@ JOINS: dict[OpOverload, Callable[..., torch.Tensor]] = {
 }
 
 
-# -- Python's own functions ---------------------------------------------------------------------------------------------------
 @answers_for_caller
 def _sum(part: Value, start: Value = 0) -> Value:
     found = listed(part) if THREAD.captures else None

@@ -168,7 +168,6 @@ def _empty_lists() -> dict[int, list[Value]]:
     return {id(found): found for found in gc.get_objects() if type(found) is list and not found}
 
 
-# -- which loop asks ------------------------------------------------------------------------------------------------------
 def is_at_head(frame: FrameType) -> bool:
     """Return whether a ``for`` of the frame asks for the next element."""
     return frame.f_lasti in _heads(frame.f_code)

@@ -265,7 +265,6 @@ def listed(part: Value) -> Value:
     return None
 
 
-# -- names of the user's files -----------------------------------------------------------------------------------------------
 def series_of(value: object) -> Elements | None:
     """The elements of what has as many as a size says; None for anything else."""
     if isinstance(value, Counted):

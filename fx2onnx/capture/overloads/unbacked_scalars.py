@@ -209,7 +209,6 @@ def _integer(number: float) -> int | None:
     return None if isinstance(number, bool) else number
 
 
-# -- signs ----------------------------------------------------------------------------------------------------------------
 DEEPEST_SIGN = 40
 """Operators between a number and what tells its sign."""
 

@@ -65,7 +65,6 @@ LENGTHS: dict[type, Callable[[Any], Any]] = {}
 """Classes of lists whose length is a size, with what gives it."""
 
 
-# -- classes -----------------------------------------------------------------------------------------------------------
 @answers_for_caller
 class _OfType(type):
     """The class of what stands for ``type``."""
@@ -173,7 +172,6 @@ def names_of_file(where: SourceLocation | None) -> frozenset[str]:
     return frozenset(name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == file)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
 _NEVER = frozenset({"torch", "builtins", "fx2onnx", "numpy", *sys.stdlib_module_names})
 _LIBRARIES = tuple({sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")})
 

@@ -126,7 +126,6 @@ class Snapshot:
         self._pending.reverse()
         self._walk()
 
-    # -- what there is ----------------------------------------------------------------------------------------------
     def _add_module(self, name: str, module: torch.nn.Module, parent: int = -1) -> None:
         attributes = module.__dict__.copy()
         entries, kinds, place = self.entries, self._kinds, len(self.entries)
@@ -222,7 +221,6 @@ class Snapshot:
         """The places by name (``held_names.Names``)."""
         return road("names of what is held").Names(self)
 
-    # -- as before --------------------------------------------------------------------------------------------------
     def is_as_before(self) -> bool:
         """Return whether it is certain that everything is where it was, except for the modes of modules."""
         if self.scripted or self.has_advancing:

@@ -76,7 +76,6 @@ class Names:
             place = entry.parent
         return tuple(reversed(keys))
 
-    # -- what a run changed -----------------------------------------------------------------------------------------
     def changes(self) -> list[Change]:
         """Tensors that are others, and plain numbers and words that differ, in the order in which they were found."""
         found: dict[str, Change] = {}
@@ -136,7 +135,6 @@ class Names:
                     inner = [(f"{name}.{key}", part) for key, part in parts_of(entry.kind, content)]
                     pending += reversed(inner)
 
-    # -- tensors ----------------------------------------------------------------------------------------------------
     def tensors(self) -> dict[str, torch.Tensor]:
         """The present tensors in the places that were noted."""
         found: dict[str, torch.Tensor] = {}

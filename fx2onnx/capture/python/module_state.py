@@ -134,7 +134,6 @@ def weight_names(tree: ModuleTree) -> dict[int, tuple[str, str, torch.Tensor]]:
     return {id(tensor): (name, kind, tensor) for name, kind, tensor in tree.tensors}
 
 
-# -- random numbers -------------------------------------------------------------------------------------------------------
 def keep_process_state() -> None:
     """Until ``Changes`` end, forward may enter modes, set seeds and draw random numbers: afterwards torch's modes are as before, and the
     process draws as if it had not.

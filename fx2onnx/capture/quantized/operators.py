@@ -29,7 +29,6 @@ aten = torch.ops.aten
 ops = torch.ops.quantized
 
 
-# -- layers with weights --------------------------------------------------------------------------------------------------
 _AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"relu": aten.relu.default, "tanh": aten.tanh.default}
 
 
@@ -217,7 +216,6 @@ def _embedding_bag(
         )[0]
 
 
-# -- functions ------------------------------------------------------------------------------------------------------------
 _ARITHMETIC = {"add": aten.add.Tensor, "mul": aten.mul.Tensor, "matmul": aten.matmul.default}
 
 

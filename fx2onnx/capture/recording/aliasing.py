@@ -262,7 +262,6 @@ def _carry_back(
     return value
 
 
-# -- tensor.data = value ---------------------------------------------------------------------------------------------------
 def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bool:
     """``tensor.data = value``: from now on the tensor is one over the memory of ``value``. Whether it was another before."""
     if _is_its_own(tracer.values, tensor, value):

@@ -39,7 +39,6 @@ Update: TypeAlias = tuple[torch.Tensor, torch.Tensor, SourceLocation | None]
 Function = Callable[..., Sequence[torch.Tensor]]
 
 
-# -- module tensors that are inputs ---------------------------------------------------------------------------------------
 def addresses_of(tensor: torch.Tensor) -> range:
     """From the first byte of a real tensor to its last; empty where it has no memory that Python can name."""
     if tensor.layout != torch.strided or tensor.device.type == "meta" or not tensor.numel():
@@ -74,7 +73,6 @@ def is_one_of_several_paths() -> bool:
     return THREAD.tracer is not None and THREAD.tracer.trace is not None and bool(THREAD.tracer.trace.decisions)
 
 
-# -- formulas that repeat -------------------------------------------------------------------------------------------------
 def repeated(function: Function, key: object, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
     """``function(*tensors)``, where equal keys and types of tensors mean the same formula, which has no side effects. Of their
     types only reductions depend on more than the dtype.
@@ -122,7 +120,6 @@ class BelowAutograd(RunPlugin):
     def end(self) -> None:
         self.tracer.values.shown_by_input = None
 
-    # -- module tensors that are inputs -------------------------------------------------------------------------------
     def stand_for(self, real: torch.Tensor, fake: torch.Tensor) -> None:
         """See ``stand_for``."""
         values = self.tracer.values
@@ -167,7 +164,6 @@ class BelowAutograd(RunPlugin):
         found_view: View = values.view_of(part)
         return found_view
 
-    # -- formulas that repeat -------------------------------------------------------------------------------------------
     def called(self, function: Function, key: object, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """See ``repeated``."""
         tracer = self.tracer
@@ -287,7 +283,6 @@ def _is_elementwise(nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.No
 PLUGIN = BelowAutograd
 
 
-# -- running statistics ----------------------------------------------------------------------------------------------------
 class RunningStatistics:
     """The updates of one run that are not recorded yet: all are, when one is read or the run ends. The update of each takes three
     operators on a short vector; a network has a hundred of them.
@@ -337,7 +332,6 @@ class RunningStatistics:
                         tracer.values.write(running, tracer.values.node_of(part))
 
 
-# -- lines of the backward pass ---------------------------------------------------------------------------------------------
 class ForwardLines:
     """The places of one run's forward operations, by the numbers of their autograd nodes.
 

@@ -148,7 +148,6 @@ def _own(questions: Questions, own: Own, tensor: torch.Tensor, *args: object, **
     return own(tensor, *args, **kwargs)
 
 
-# -- memory ---------------------------------------------------------------------------------------------------------
 @_answers(_OF_HELD, "_base")
 def _base(questions: Questions, own: Own, tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor that the views of it begin at; ``detach`` begins anew."""
@@ -214,7 +213,6 @@ _OF_STORAGE: dict[str, Answer] = {
 }
 
 
-# -- autograd -------------------------------------------------------------------------------------------------------
 @_answers(_OF_HELD, "requires_grad")
 def _requires_grad(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
     return bool(own(tensor)) or questions.tracked(tensor).requires_grad
@@ -241,7 +239,6 @@ def _parameter(
     return alias.requires_grad_(requires_grad)
 
 
-# -- numbers --------------------------------------------------------------------------------------------------------
 @_answers(_OF_NUMBERS, "tolist")
 def _tolist(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
     """The list of a tensor; integers that depend on an input are symbols."""

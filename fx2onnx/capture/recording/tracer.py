@@ -113,7 +113,6 @@ class Tracer:
         self._tried: set[object] = set()
         """Keys of calls that eager PyTorch takes, and that are recorded as others."""
 
-    # -- plugins --------------------------------------------------------------------------------------------------
     def plugin(self, name: str) -> Any:
         """The plugin of a rare road, made when the run first needs it."""
         found = self.plugins.get(name)
@@ -152,7 +151,6 @@ class Tracer:
         """Return whether only constants lead to the tensor's value."""
         return self.values.value_of(self.values.node_of(tensor)) is not None
 
-    # -- dispatch -------------------------------------------------------------------------------------------------
     def _handle_timed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         start_ns = time.perf_counter_ns()
         try:

@@ -154,7 +154,6 @@ class Values:
         self.checks: list[torch.fx.Node] = []
         """The nodes that check what is taken for true of sizes."""
 
-    # -- nodes ----------------------------------------------------------------------------------------------------
     def call(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: TensorInfo | tuple[TensorInfo | None, ...]
     ) -> torch.fx.Node:
@@ -226,7 +225,6 @@ class Values:
             if symbol.name in self._sizes.unbacked:
                 self.symbols.setdefault(symbol.name, symbol)
 
-    # -- fakes ----------------------------------------------------------------------------------------------------
     def new_fake(self, dims: Sequence[Scalar], dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:
         """A contiguous fake tensor with memory of its own."""
         return fake_from_meta(self.fake_mode, [sym_int(self._sizes, size) for size in dims], dtype, device)
@@ -270,7 +268,6 @@ class Values:
     def to_fakes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:
         return tuple(map(self.to_fake, args)), {name: self.to_fake(arg) for name, arg in kwargs.items()}
 
-    # -- views ----------------------------------------------------------------------------------------------------
     def add_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
         node = self.graph.placeholder(name)
         view = self._memory_of(fake, node)
@@ -410,7 +407,6 @@ class Values:
         self._unlisted.append(view)
         return view
 
-    # -- writes ---------------------------------------------------------------------------------------------------
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""
         view = self.view_of(tensor)
@@ -420,7 +416,6 @@ class Values:
         self.writes.append((list(tensor.shape), self.where))
         road("writes").write(self, view, value, is_one_number)
 
-    # -- graphs within the graph ----------------------------------------------------------------------------------
     def is_outermost(self) -> bool:
         """Return whether what is recorded now is part of no branch or loop of an operator."""
         return self.graph is self.root or self.graph is self.path_graph

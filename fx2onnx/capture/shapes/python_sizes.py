@@ -295,7 +295,6 @@ _WRAPPED = ((Why.PYTHON, _OF_PYTHON), (Why.SIZES, _OF_TORCH), (Why.METHODS, ((to
 _ORDER = "it chooses an order by sizes, as torch.einsum lets it: that at the sample"
 
 
-# -- what Python's numbers have -----------------------------------------------------------------------------------------
 def _class_is(kind: type, number: type) -> None:
     """``isinstance`` asks for ``__class__``, which of a class is set in its dict alone. It is a constant: what the interpreter
     remembers of the class stays valid until the next attribute is set.

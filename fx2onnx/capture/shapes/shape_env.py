@@ -407,7 +407,6 @@ class ShapeEnv(SizesOfRun):
         facts = self.facts
         return facts.equalities is NO_EQUALITIES and not facts.signed and not (facts.sets and self.takes_notes)
 
-    # -- what is known of sizes -----------------------------------------------------------------------------------
     def certain(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """The truth of a comparison at all sizes for which the program is, or None."""
         return self.facts.certain(op, lhs, rhs)

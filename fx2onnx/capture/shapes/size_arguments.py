@@ -98,7 +98,6 @@ def _adaptive_max(spatial: int, original: Function) -> Function:
     return pool
 
 
-# -- overloads and functions that state or ask something of sizes -----------------------------------------------------------
 @answers_for_caller
 def _numel(self: Number) -> Number:
     return self.numel()
@@ -185,7 +184,6 @@ def _with_ratio(spatial: int, original: Function) -> Function:
     return pool
 
 
-# -- windows whose size is symbolic ------------------------------------------------------------------------------------
 @answers_for_caller
 def _pool(spatial: int, reduce: Function, plain: Mapping[str, object]) -> Callable[[Function], Function]:
     """Makes the function that stands for a pool over the last ``spatial`` axes. ``plain``: the arguments behind the stride, and
@@ -277,8 +275,6 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     *((F, f"fractional_max_pool{spatial}d", functools.partial(_with_ratio, spatial)) for spatial in (2, 3)),
 )
 
-
-# -- indices that are sizes -----------------------------------------------------------------------------------------------
 
 Index: TypeAlias = Any
 """The index between the brackets."""

@@ -36,7 +36,6 @@ def plain(value: Scalar) -> Scalar:
     return atom.args[0] if atom is not None and atom.op == "float" else value  # type: ignore[return-value]
 
 
-# -- rounding ---------------------------------------------------------------------------------------------------------
 def rounded_to_int(op: str, value: Scalar, signed: Set[str] = NONE) -> Scalar | None:
     """``floor``, ``ceil``, ``trunc`` or ``round`` of a real value; ``trunc`` is ``floor`` where nothing is below 0, as ``signed`` may be."""
     if op == "trunc" and certain("ge", from_one(value), 0, signed):
@@ -61,7 +60,6 @@ def isqrt(value: Scalar) -> Scalar | None:
     return apply("floor", apply("sqrt", value))
 
 
-# -- bits -------------------------------------------------------------------------------------------------------------
 def shift_right(value: Scalar, count: Scalar) -> Scalar | None:
     return apply("floordiv", value, apply("pow", 2, count))
 
@@ -94,7 +92,6 @@ def bit_length(value: Scalar) -> Scalar | None:
     return apply("bit_length", value)
 
 
-# -- the module math ----------------------------------------------------------------------------------------------------
 def gcd(*values: Scalar) -> Scalar | None:
     """``math.gcd`` of a size and a number: the largest of the number's divisors that divides the size."""
     if len(values) != 2:
@@ -165,7 +162,6 @@ MATH: Mapping[str, Formula] = {
 """By the name of the function; each takes and gives expressions or plain numbers."""
 
 
-# -- where Python raises ------------------------------------------------------------------------------------------------
 Needs: TypeAlias = Sequence[tuple[str, Scalar, Scalar]]
 """Comparisons that hold where an operation has a result."""
 

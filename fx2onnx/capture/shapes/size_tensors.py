@@ -23,7 +23,6 @@ Function: TypeAlias = Callable[..., Number]
 _KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})
 
 
-# -- tensors of sizes ---------------------------------------------------------------------------------------------------
 @answers_for_caller
 def _tensor(original: Function) -> Function:
     """``torch.tensor`` and its like of numbers, or nested lists of them, with sizes among them."""
@@ -142,7 +141,6 @@ def _into(value: Number, out: Number) -> Number:
     return torch.ops.aten.clone.out(value, out=out)
 
 
-# -- functions of sizes ---------------------------------------------------------------------------------------------------
 @answers_for_caller
 def _linspace(original: Function) -> Function:
     """linspace(start, end, steps): start + i * (end - start) / (steps - 1), from the nearer end, as torch does it."""

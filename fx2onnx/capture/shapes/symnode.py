@@ -65,7 +65,6 @@ class DimNode:
         self.value = value
         self.pytype = pytype
 
-    # -- what it is ---------------------------------------------------------------------------------------------
     @property
     def constant(self) -> bool:
         return not isinstance(self.value, Dim | Relation)
@@ -121,7 +120,6 @@ class DimNode:
 
     wrap_int, wrap_float, wrap_bool = _wrapping(int), _wrapping(float), _wrapping(bool)
 
-    # -- decisions ----------------------------------------------------------------------------------------------
     def guard_bool(self, file: object, line: object) -> bool:
         if not isinstance(self.value, Relation):
             return bool(self.value)
@@ -166,7 +164,6 @@ class DimNode:
             return float(self.env.look(self.value))
         return float(self.value)
 
-    # -- arithmetic ---------------------------------------------------------------------------------------------
     def _wrap(self, value: Scalar) -> DimNode:
         if self.env.facts.sets and isinstance(value, Dim):
             value = self.env.facts.simplified(value)
@@ -288,7 +285,6 @@ class DimNode:
     def sym_ite(self, then: DimNode, otherwise: DimNode) -> DimNode:
         return then if self.as_argument() else otherwise
 
-    # -- layout: facts about strides, which the graph does not depend on ------------------------------------------
     is_contiguous = _layout()
     is_channels_last_contiguous_2d = is_channels_last_strides_2d = _layout((1, 3, 2, 0))
     is_channels_last_contiguous_3d = is_channels_last_strides_3d = _layout((1, 4, 3, 2, 0))

@@ -112,7 +112,6 @@ class GroupedDecoder(torch.nn.Module):
                 self.register_buffer(name, table, persistent=False)
             self._tables[key] = names
 
-    # -- what a model is asked ------------------------------------------------------------------------------------
     def _probed(self) -> RotaryCalls:
         """The rotary calls that a short prompt on the model itself shows."""
         seen, ids = RotaryCalls(), torch.zeros(1, 3, dtype=torch.int64)
@@ -222,7 +221,6 @@ def _part_of(kwargs: Mapping[str, torch.Tensor], batch: int, new: int) -> dict[s
     }
 
 
-# -- layers of the cache ------------------------------------------------------------------------------------------
 def _layer(key: torch.Tensor, value: torch.Tensor, update: Callable[..., Any]) -> Any:
     """A layer of transformers that holds these tensors; windows are left to the mask."""
     from transformers.cache_utils import StaticLayer
@@ -271,7 +269,6 @@ def _given_layer(key: torch.Tensor, value: torch.Tensor) -> Any:
     return _layer(key, value, update)
 
 
-# -- attention and masks ------------------------------------------------------------------------------------------
 def _attending(model: Model, call: ModelCall) -> Callable[..., Any]:
     def attend(
         module: torch.nn.Module,

@@ -30,7 +30,6 @@ EXACT = 1 << 24
 """Largest size of an axis whose indices float32 holds exactly."""
 
 
-# -- Resize -------------------------------------------------------------------------------------------------------------
 def resize(op: Emit, node: ir.Node) -> ir.Value | None:
     """Resize to the nearest elements: the indices of each axis are resized in float32, which holds them exactly, and gathered."""
     (x,), ((_, target),) = given(node, 1), op.result
@@ -72,7 +71,6 @@ PASSED = ("mode", "coordinate_transformation_mode", "nearest_mode")
 REFUSED = {"keep_aspect_ratio_policy": "stretch", "antialias": 0}
 
 
-# -- Col2Im -------------------------------------------------------------------------------------------------------------
 def col2im(op: Emit, node: ir.Node) -> ir.Value | None:
     """Each element gathers those of the blocks that reach it."""
     x, shape, block = given(node, 3)
@@ -106,7 +104,6 @@ def col2im(op: Emit, node: ir.Node) -> ir.Value | None:
     return summed
 
 
-# -- GridSample ---------------------------------------------------------------------------------------------------------
 def _inside(op: Emit, place: ir.Value, size: ir.Value, padding: str, is_aligned: bool) -> ir.Value:
     """A place outside the image, brought inside as the padding says."""
     zero, one = number(op, 0), number(op, 1)

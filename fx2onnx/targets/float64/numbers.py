@@ -26,7 +26,6 @@ ATAN_BOTTOM = (
 )  # fmt: skip
 
 
-# -- functions of one number --------------------------------------------------------------------------------------------
 def _odd(op: Emit, x: ir.Value, of_size: ir.Value) -> ir.Value:
     """``of_size`` with the sign of x. That of -0 shows in 1 / x; onnxruntime's Where would give 0 for it, Mul does not."""
     zero = number(op, 0)
@@ -122,7 +121,6 @@ def erf(op: Emit, x: ir.Value) -> ir.Value:
     return _odd(op, x, op.Where(op.Less(size, one), near, op.Sub(one, erfc(op, op.Max(size, one)))))
 
 
-# -- activations --------------------------------------------------------------------------------------------------------
 def _below(op: Emit, x: ir.Value, low: ir.Value) -> ir.Value:
     """x where it is positive, ``low`` elsewhere."""
     return op.Where(op.Greater(x, number(op, 0)), x, low)

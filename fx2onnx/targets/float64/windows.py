@@ -32,7 +32,6 @@ from fx2onnx.targets.float64.node import (
 ONE = ir.tensor(np.array([1], np.int64))
 
 
-# -- windows ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Axis:
     """The elements of one axis that each window has: element (step o + offset[k] + before) / over for window o and
@@ -145,7 +144,6 @@ def _axes_of(op: Emit, node: ir.Node, x: ir.Value, kernel: Sequence[int]) -> lis
     return found
 
 
-# -- convolutions -------------------------------------------------------------------------------------------------------
 def gathered_product(op: Emit, x: ir.Value, weight: ir.Value, axes: Sequence[Axis], groups: int) -> ir.Value:
     """Each window times the weights.
 
@@ -227,7 +225,6 @@ def conv_transpose(op: Emit, node: ir.Node) -> ir.Value | None:
     return _with_bias(op, y, node, outputs, rank)
 
 
-# -- pools --------------------------------------------------------------------------------------------------------------
 def _summed(op: Emit, x: ir.Value, axes: Sequence[Axis]) -> ir.Value:
     places = [*range(3, 3 + 2 * len(axes), 2)]
     return op.ReduceSum(windows(op, x, 2, axes), axes=places, keepdims=0)

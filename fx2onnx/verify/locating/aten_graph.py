@@ -95,7 +95,6 @@ class AtenGraph:
             return {key: self._argument(item, values) for key, item in arg.items()}
         return arg
 
-    # -- control flow ---------------------------------------------------------------------------------------------
     def _nested(self, graph: Nested, values: Values, operands: Sequence[Any]) -> list[Any]:
         inner = values | dict(zip(graph.inputs, operands, strict=True))
         for node in graph.graph.nodes:

@@ -86,12 +86,6 @@ def least_squares(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.lstsq(a, b).solution
 
 
-def exact_least_squares(a: Tensor) -> Tensor:
-    n = a.shape[0]
-    basis = torch.stack([torch.ones(n), torch.arange(n) / n], 1)
-    return torch.linalg.lstsq(basis, basis @ torch.stack([a.mean(0), a.mean(0) * 0], 0)).solution
-
-
 # Rounding that decides
 
 

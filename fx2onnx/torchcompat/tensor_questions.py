@@ -88,12 +88,12 @@ def _function(function: Any) -> CodePatch:
     return CodePatch(function, partial(_asked, function.__name__), Why.ASKED)
 
 
-def _as_nobody(function: Any, answer: object) -> CodePatch:
-    """``function``, which gives user code the ``answer`` that it has where nothing is captured."""
+def _as_nobody(function: Any) -> CodePatch:
+    """``function``, which gives user code None, as where nothing is captured."""
 
     @answers_for_caller
     def replacement(original: Own) -> Callable[..., Any]:
-        return lambda *args: answer if asked_by_user() else original(*args)
+        return lambda *args: None if asked_by_user() else original(*args)
 
     return CodePatch(function, replacement, _UNSEEN)
 
@@ -112,7 +112,7 @@ _TAKEN: dict[Any, dict[str, Any]] = {
     },
     torch._C: {"_len_torch_dispatch_stack": answers_for_caller(_modes)},
 }
-_PATCHES = (*map(_function, FUNCTIONS), _as_nobody(_python_dispatch._get_current_dispatch_mode, None))
+_PATCHES = (*map(_function, FUNCTIONS), _as_nobody(_python_dispatch._get_current_dispatch_mode))
 
 
 @answers_for_caller

@@ -17,7 +17,6 @@ import fx2onnx
 pytest.importorskip("torchao", reason="torchao is no dependency: the quantizers and convert_pt2e are its")
 
 QUANTIZERS = ("xnnpack", "xnnpack dynamic", "xnnpack qat", "x86", "x86 qat")
-LEAST_READ = {"xnnpack dynamic": 5}
 
 
 class Net(nn.Module):

@@ -92,16 +92,6 @@ def group_normalized(x: Array, scale: Array, bias: Array) -> Array:
     return (grouped * scale[:, None, None] + bias[:, None, None]).reshape(x.shape)
 
 
-def pooled_regions(x: Array, rois: Array) -> Array:
-    """Each region in 2 x 2 bins; the regions here divide evenly."""
-    parts = []
-    for batch, left, top, right, bottom in rois.astype(int).tolist():
-        region = x[batch, :, top : bottom + 1, left : right + 1]
-        half_h, half_w = region.shape[1] // 2, region.shape[2] // 2
-        parts.append(region.reshape(x.shape[1], 2, half_h, 2, half_w).max((2, 4)))
-    return np.stack(parts)
-
-
 def doubled_width(x: Array, *_: Array) -> Array:
     """Linear, at the places 0.25, 0.75, ... between elements of the last axis; the other axes as they are."""
     places = np.clip((np.arange(2 * x.shape[-1]) + 0.5) / 2 - 0.5, 0, x.shape[-1] - 1)

@@ -77,7 +77,6 @@ class Exits:
         """The number of turns, where that is a formula."""
         self._counts: dict[int, Scalar | None] = {}
         """For how many turns Python stays at each exit, and behind them how many turns there are without exits."""
-        self._joins: list[Join] = []
 
     def add_again(self, test: Test, again: Exit, plan: Value) -> None:
         """Python leaves where the test holds, and does more there; the turn is as if it had not begun."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from fx2onnx.base.errors import ExportWarning, warn
+from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, warn
 from fx2onnx.cli.options import resolve_source
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.options import ExportOptions
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.judge.verdict import Verdict
+    from fx2onnx.sizes.assumptions import Specialization
     from fx2onnx.sources import Source
 
 Result = TypeVar("Result")
@@ -138,6 +140,28 @@ def checkpoint_files(source: str, weights: str | None) -> list[Path]:
 def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
     from fx2onnx.exporting import pipeline
 
+    def run(shapes: Any) -> ExportResult:
+        options = _options(job, model, shapes)
+        file = None if job.strict else path
+        return pipeline.run(model.module, model.args, model.kwargs or None, file, options)
+
+    path = os.path.abspath(job.output)  # forward may change the working directory
+    result = run(shapes)
+    fixed = _fixed_sizes(result, shapes)
+    if (required := _required(shapes, fixed)) != shapes:
+        with contextlib.suppress(Fx2OnnxError), warnings.catch_warnings(action="ignore", category=ExportWarning):
+            result = run(required)
+            fixed = {}
+    result.report.warnings += [f"the size {name} is fixed: {assumed}" for name, assumed in fixed.items()]
+    if job.strict:
+        with warnings.catch_warnings(action="error", category=ExportWarning):
+            warn(result.report.warnings)
+        result.save(path, external_data=job.options.external_data)
+    return result
+
+
+def _options(job: Job, model: Source, shapes: Any) -> ExportOptions:
+    """The options of the export itself, with the sizes ``shapes`` dynamic."""
     asked = job.options.capture
     capture = replace(
         asked,
@@ -146,7 +170,7 @@ def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
         bake="auto" if job.bake == ("auto",) else (*model.bake, *job.bake),
         data_branches="error" if asked.data_branches == "error" else model.data_branches,
     )
-    options = replace(
+    return replace(
         job.options,
         capture=capture,
         export_params=model.has_weights,
@@ -155,28 +179,32 @@ def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
         verify=False,  # the file is, and attested: stages of their own
         attest=False,
     )
-    path = os.path.abspath(job.output)  # forward may change the working directory
-    result = pipeline.run(model.module, model.args, model.kwargs or None, None if job.strict else job.output, options)
-    result.report.warnings += _turned_static(result, shapes)
-    if job.strict:
-        with warnings.catch_warnings(action="error", category=ExportWarning):
-            warn(result.report.warnings)
-        result.save(path, external_data=options.external_data)
-    return result
 
 
-def _turned_static(result: ExportResult, shapes: Any) -> list[str]:
-    """A line for each size that was to be dynamic and became a number, with what fixed it."""
+def _fixed_sizes(result: ExportResult, shapes: Any) -> dict[str, Specialization]:
+    """The sizes that were to be dynamic and became a number, with what fixed them, in the order of ``shapes``."""
     from fx2onnx.sizes.assumptions import Specialization
 
     named = shapes if isinstance(shapes, dict) else {}
     wanted = dict.fromkeys(str(name) for axes in named.values() for name in axes.values())
     fixed = {
-        assumed.size.as_symbol(): assumed
+        str(assumed.size.as_symbol()): assumed
         for assumed in result.report.assumptions
         if isinstance(assumed, Specialization) and isinstance(assumed.value, int)
     }
-    return [f"the size {name} is fixed: {fixed[name]}" for name in wanted if name in fixed]
+    return {name: fixed[name] for name in wanted if name in fixed}
+
+
+def _required(shapes: Any, fixed: Collection[str]) -> Any:
+    """``shapes`` with the proposed sizes among ``fixed`` as required ones, for which a capture tries more."""
+    from fx2onnx.capture.shapes.requested import Proposed
+
+    if not fixed:
+        return shapes
+    return {
+        name: {axis: dim.name if isinstance(dim, Proposed) and dim.name in fixed else dim for axis, dim in axes.items()}
+        for name, axes in shapes.items()
+    }
 
 
 def _summary(job: Job, model: Source, result: ExportResult, verdict: Verdict | None) -> dict[str, Any]:

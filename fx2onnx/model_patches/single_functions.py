@@ -1,4 +1,4 @@
-"""Libraries of which one function has a patch: diffusers' convolutions of videos, gpytorch's kernel matrices, mambapy's parallel scan."""
+"""Libraries of which one function has a patch: gpytorch's kernel matrices and mambapy's parallel scan."""
 
 from __future__ import annotations
 
@@ -43,17 +43,3 @@ def exact_prediction(self: Any, test_mean: Tensor, test_test_covar: Any, test_tr
     """
     between, within = test_train_covar.to_dense(), test_test_covar.to_dense()
     return self.exact_predictive_mean(test_mean, between), self.exact_predictive_covar(within, between)
-
-
-@patches(
-    "diffusers.models.autoencoders.autoencoder_kl_cogvideox:CogVideoXSafeConv3d.forward",
-    reason="convolves all frames at once; diffusers takes inputs above 2 GB in parts",
-)
-def safe_conv3d(self: Any, input: Tensor) -> Tensor:
-    """One convolution of all frames.
-
-    Shapes:    input [N, C, F, H, W] -> [N, O, F', H', W'].
-    Numerics:  the parts overlap by the kernel, so that both are the same sums.
-    Source:    diffusers.models.autoencoders.autoencoder_kl_cogvideox.CogVideoXSafeConv3d.forward.
-    """
-    return torch.nn.Conv3d.forward(self, input)

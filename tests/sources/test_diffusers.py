@@ -33,6 +33,7 @@ PIPELINES = [
     "kandinsky_prior",
     "audioldm",
     "ltx",
+    "lumina2",
     "qwen_image",
 ]
 TOLERANCE = 1e-4

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.files.pipeline_index import is_pipeline_source
+from fx2onnx.files.pipeline_index import is_parted, is_pipeline_source
 
 PATTERN = r"(?P<kind>\w+):(?P<name>[^?]*[*\[][^?]*)(?P<query>\?.*)?"
 """A source that stands for several models: ``torchvision:resnet*``, ``timm:vit_[st]*?img_size=224``."""
@@ -97,7 +97,7 @@ def _export_form(args: list[str], command_of: Callable[[str], Any]) -> tuple[str
                 raise UserError("E001", f"{form} takes one model at a time")
     elif is_folder:
         name = "export-folder"
-    elif any(map(is_pipeline_source, sources)):
+    elif any(map(is_pipeline_source, sources)) and not (_is_for_a_file(args) and any(map(is_parted, sources))):
         return "export-folder", args
     elif "--training" in flags:
         name, args = "export-training", [word for word in args if word != "--training"]
@@ -109,6 +109,10 @@ def _export_form(args: list[str], command_of: Callable[[str], Any]) -> tuple[str
         said = {"export-folder": f"export --task {task}", "export-training": "export --training"}
         _say(said.get(name, "export with several models"), name)
     return name, args
+
+
+def _is_for_a_file(args: list[str]) -> bool:
+    return any(flag in ("-o", "--output") and value.endswith(".onnx") for _, flag, value in _pairs(args))
 
 
 def _check_flags(name: str, args: list[str], command_of: Callable[[str], Any]) -> None:

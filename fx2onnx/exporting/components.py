@@ -1,4 +1,4 @@
-"""A diffusers pipeline as a folder: a graph for each method of its components, their configs, and what is no module as it is."""
+"""A diffusers pipeline, or a model of transformers part by part, as a folder: a graph for each method, and the configs and tokenizers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import relative_path
 from fx2onnx.exporting.contract import conditions_of, described, precision_of
-from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, VERSION
+from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, VERSION
 from fx2onnx.files.folder_files import inside
-from fx2onnx.files.pipeline_index import INDEX, PREFIX
+from fx2onnx.files.pipeline_index import PARTED_PREFIX, PREFIX, is_parted
 from fx2onnx.manifest.form import GraphForm, Manifest, PipelineComponent, Port
 from fx2onnx.sources.registry import parsed
 from fx2onnx.sources.source import Options
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from fx2onnx.sources import Source
     from fx2onnx.sources.diffusers.kind import PipelineFolder
 
-_COPIED = (".json", ".txt", ".model", ".jinja")
-_NOT_COPIED = (".index.json", MANIFEST)
-
 
 @dataclass(frozen=True)
 class PipelineAssembly:
@@ -38,9 +35,13 @@ class PipelineAssembly:
 
     @classmethod
     def of(cls, spec: str, options: Mapping[str, Any]) -> PipelineAssembly:
-        """The assembly of ``diffusers:FOLDER`` or ``FOLDER``. Raises UserError E001, E302, E601."""
+        """The assembly of ``diffusers:FOLDER``, ``hf:FOLDER`` or ``FOLDER``. Raises UserError E001, E302, E601."""
         from fx2onnx.sources.diffusers.kind import PipelineFolder
 
+        if is_parted(spec):
+            from fx2onnx.sources.hf.parts import PartedFolder
+
+            return cls(PartedFolder(Path(spec.removeprefix(PARTED_PREFIX)).expanduser(), Options(**options)))
         _, name, keywords = parsed(spec if spec.startswith(PREFIX) else PREFIX + spec)
         if "component" in keywords:
             raise UserError(
@@ -59,16 +60,13 @@ class PipelineAssembly:
                 yield f"{stem}.onnx", make
 
     def write_configs(self, stage: Path, target: Path) -> None:
-        """The index, and the configs and tokenizer files of each component, in folders as they were."""
+        """The index, the configs and the tokenizer files, in folders as they were."""
         folder = self.pipeline.folder
         if folder.resolve() == target.resolve():
             return
-        shutil.copyfile(inside(folder, INDEX), stage / INDEX)
-        for name in self.pipeline.configs:
-            for path in sorted(inside(folder, name).iterdir()):
-                if path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED) and path.is_file():
-                    (stage / name).mkdir(exist_ok=True)
-                    shutil.copyfile(inside(folder, f"{name}/{path.name}"), stage / name / path.name)
+        for name in self.pipeline.configs_and_tokenizers():
+            (stage / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(inside(folder, name), stage / name)
 
     def own_files(self, target: Path) -> list[str]:
         """The pipeline's files, where the folder is the pipeline's own."""
@@ -90,7 +88,7 @@ class PipelineAssembly:
         return Manifest(
             VERSION,
             tuple(_form(name, result) for name, result in results.items()),
-            source=PREFIX + relative_path(self.pipeline.folder.resolve(), target.resolve()),
+            source=self.pipeline.prefix + relative_path(self.pipeline.folder.resolve(), target.resolve()),
             seed=origin.get("seed", 0),
             options={key: value for key, value in origin.items() if key not in ("source", "task", "seed")},
             components=components,

@@ -1,4 +1,6 @@
-"""``model_index.json``: the components of a diffusers pipeline, each a class and a folder."""
+"""Sources of several graphs: ``model_index.json`` names the components of a diffusers pipeline, each a class and a folder; models of
+transformers that are called part by part are known by their class.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +72,30 @@ def is_pipeline(folder: str | os.PathLike[str]) -> bool:
 PREFIX = "diffusers:"
 
 
+PARTED = {"EncodecModel", "MimiModel", "DacModel", "ParakeetForRNNT", "ParakeetForTDT"}
+"""Classes of transformers that are called part by part: codecs of sound, and transducers."""
+PARTED_PREFIX = "hf:"
+
+
 def is_pipeline_source(spec: str) -> bool:
-    """Return whether a source is a whole pipeline: ``diffusers:FOLDER``, or the folder alone."""
-    return (spec.startswith(PREFIX) and "component=" not in spec) or is_pipeline(
-        os.path.expanduser(spec.partition("?")[0])
+    """Return whether a source is several graphs: ``diffusers:FOLDER``, ``hf:FOLDER`` of a class of ``PARTED``, or the folder alone."""
+    return (
+        (spec.startswith(PREFIX) and "component=" not in spec)
+        or is_pipeline(os.path.expanduser(spec.partition("?")[0]))
+        or is_parted(spec)
     )
+
+
+def is_parted(spec: str) -> bool:
+    """Return whether ``hf:FOLDER``, or the folder alone, is a checkpoint of a class of ``PARTED``. With ``?task=`` it is one graph."""
+    folder = Path(spec.removeprefix(PARTED_PREFIX)).expanduser()
+    if "?" in spec or not os.path.isfile(folder / "config.json"):
+        return False
+    try:
+        classes = read_object(folder / "config.json").get("architectures")
+    except UserError:  # reading the checkpoint says what is wrong with it
+        return False
+    return isinstance(classes, list) and bool(classes) and classes[0] in PARTED
 
 
 def read_index(folder: Path) -> PipelineIndex:

@@ -14,7 +14,7 @@ from typing import Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.packages import require
 from fx2onnx.base.stack_frames import public_methods
-from fx2onnx.files.pipeline_index import Entry, PipelineIndex, quiet, read_index
+from fx2onnx.files.pipeline_index import Entry, PipelineIndex, is_pipeline, quiet, read_index
 from fx2onnx.generation.engine import Graph
 from fx2onnx.generation.opened import OpenedFolder, Outputs
 from fx2onnx.manifest.form import PipelineComponent
@@ -30,10 +30,10 @@ _OF_METHODS = {"forward_onnx": "forward"}
 
 @public_methods
 class LoadedPipeline(OpenedFolder):
-    """An exported diffusers pipeline, opened in one engine.
+    """An exported diffusers pipeline, or a model that is called part by part, opened in one engine.
 
     Calling it runs diffusers' pipeline of that class on the graphs: ``pipe("a cat", num_inference_steps=20).images``. Tokenizers
-    and the scheduler are diffusers' own. ``call("unet", **inputs)`` runs one graph, without diffusers.
+    and the scheduler are diffusers' own. ``call("unet", **inputs)`` runs one graph, without diffusers: ``call("encoder", input_values=sound)``.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,6 +51,9 @@ class LoadedPipeline(OpenedFolder):
         """The diffusers pipeline. Raises UserError E602 without diffusers or torch, E302 for a folder that lacks its configs."""
         for package in ("torch", "diffusers", "transformers"):
             require(package)
+        if not is_pipeline(self.folder):
+            what = f"the folder '{self.folder}' is no diffusers pipeline"
+            raise UserError("E401", what, next=f"call(NAME, **inputs) runs one of {', '.join(self.graphs)}")
         index = read_index(self.folder)
         known = {component.name: component for component in self.manifest.components}
         with _offline(), quiet():

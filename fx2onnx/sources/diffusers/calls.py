@@ -105,7 +105,7 @@ def _drawn(name: str, shape: list[int], dtype: torch.dtype | None, limit: int, f
         return drawn.to(floating)
     if "mask" in name:
         return torch.ones(shape, dtype=dtype)
-    return torch.randint(0, limit if name == "input_ids" else 1, shape).to(dtype)
+    return torch.randint(0, limit if name in ("input_ids", "audio_codes") else 1, shape).to(dtype)
 
 
 def _vocabulary(module: torch.nn.Module) -> int:

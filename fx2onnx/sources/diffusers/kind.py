@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,8 +12,9 @@ from typing import cast
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.files.folder_files import inside, read_object
-from fx2onnx.files.pipeline_index import Config, Entry, PipelineIndex, quiet, read_index
+from fx2onnx.files.pipeline_index import INDEX, PREFIX, Config, Entry, PipelineIndex, quiet, read_index
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.diffusers.calls import ComponentCall, example
 from fx2onnx.sources.diffusers.rows import DECODE, ENCODE, ROWS, Call, Facts
@@ -28,6 +29,8 @@ from fx2onnx.sources.weights import check_dtype
 
 _SUFFIXES = {ENCODE: "_encoder", DECODE: "_decoder"}
 FRAMES = "num_frames"
+_COPIED = (".json", ".txt", ".model", ".jinja")
+_NOT_COPIED = (".index.json", MANIFEST)
 _LARGEST_VALUE = 4096
 """Elements of a tensor that a pipeline may read from a component itself, such as the mean of its latents."""
 
@@ -58,6 +61,8 @@ def build(name: str, options: Options) -> Source:
 class PipelineFolder:
     """A folder with ``model_index.json``, and how its components are made."""
 
+    prefix = PREFIX
+
     def __init__(self, folder: Path, options: Options) -> None:
         self.folder = folder
         self.options = options
@@ -82,7 +87,11 @@ class PipelineFolder:
         check_config(stated, str(path))
         return stated
 
-    def components(self) -> list[PipelineModule]:
+    def configs_and_tokenizers(self) -> list[str]:
+        """The files that go with the graphs, by their paths in the folder."""
+        return [INDEX, *(name for folder in self.configs for name in small_files(self.folder, folder))]
+
+    def components(self) -> Sequence[PipelineModule]:
         """The components with weights. Raises UserError E302, E601 for one that cannot be exported, before any is."""
         found = []
         with guarded(str(self.folder)):
@@ -106,6 +115,13 @@ class PipelineFolder:
                     )
                 found.append(PipelineModule(self, entry))
         return found
+
+
+def small_files(folder: Path, name: str = "") -> list[str]:
+    """The configs and tokenizer files in the folder ``name`` of ``folder``, by their paths in ``folder``."""
+    paths = sorted(inside(folder, name).iterdir() if name else folder.iterdir())
+    kept = [path for path in paths if path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED)]
+    return [f"{name}/{path.name}" if name else path.name for path in kept if path.is_file()]
 
 
 @dataclass(frozen=True)

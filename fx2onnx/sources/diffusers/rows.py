@@ -25,6 +25,8 @@ SIZES = {
     "image_width": 96,
     "image_frames": 9,
     "spectrum_frames": 20,
+    "samples": 9600,
+    "code_frames": 12,
 }
 """Dynamic sizes and their values in the example inputs. ``height``, ``width`` and ``frames`` are those of latents, in the pixels of
 which ``image_height``, ``image_width`` and ``image_frames`` count.

@@ -102,7 +102,7 @@ class _Before:
 
     def __init__(self, tensor: torch.Tensor, *, is_written: bool) -> None:
         self._tensor, self._memory, self._same = tensor, memory_of(tensor), tensor.detach()
-        self._numbers = self._same.clone() if is_written else None
+        self._numbers = self._same.clone() if is_written and not tensor.is_meta else None
         self._version = None if tensor.is_inference() else tensor._version
 
     def put_back(self) -> None:

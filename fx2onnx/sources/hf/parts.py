@@ -39,8 +39,6 @@ class PartConfig:
     n_codebooks: int
     codebook_size: int
     target_bandwidths: Sequence[float]
-    normalize: bool
-    chunk_length_s: float | None
     decoder_hidden_size: int
     num_decoder_layers: int
     num_mel_bins: int
@@ -76,7 +74,6 @@ class Codec(nn.Module):
     """A codec of sound: ``encoder`` gives the codes of ``encode``, ``decoder`` the sound of ``decode``.
 
     Shapes:   input_values [B, C, samples] -> audio_codes [B, Q, frames], of EnCodec [1, B, Q, frames], and back to [B, C, samples'].
-    Raises:   UserError E601 for an EnCodec that encodes chunks with a scale each.
     """
 
     def __init__(self, model: Parted) -> None:
@@ -86,13 +83,6 @@ class Codec(nn.Module):
         config, codes = model.config, "batch {} code_frames"
         books = getattr(config, "num_quantizers", 0)
         if config.model_type == "encodec":
-            if config.normalize or config.chunk_length_s is not None:
-                raise UserError(
-                    "E601",
-                    "this EnCodec encodes chunks, each with a scale of its own",
-                    why=f"its config has normalize={config.normalize} and chunk_length_s={config.chunk_length_s}",
-                    next="export one of normalize=false and chunk_length_s=null, such as that of 24 kHz",
-                )
             codes, self.constants = f"1 {codes}", {"audio_scales": [None]}
             quantizer = cast(Quantizer, model.quantizer)
             books = quantizer.get_num_quantizers_for_bandwidth(config.target_bandwidths[0])
@@ -177,7 +167,15 @@ class PartedFolder(PipelineFolder):
 
     @functools.cached_property
     def _component(self) -> PipelineModule:
-        (class_name, *_) = read_object(self.folder / CONFIG)["architectures"]
+        stated = read_object(self.folder / CONFIG)
+        (class_name, *_) = stated["architectures"]
+        if stated.get("normalize") or stated.get("chunk_length_s") is not None:
+            raise UserError(
+                "E601",
+                f"the codec in '{self.folder}' encodes chunks, each with a scale of its own",
+                why=f"its config has normalize={stated.get('normalize')} and chunk_length_s={stated.get('chunk_length_s')}",
+                next="export one without, such as EnCodec's of 24 kHz",
+            )
         return PartedModule(self, Entry("model", "transformers", class_name))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtypes import FLOATS, SMALL_INTEGERS, Operand, as_dtype, takes
+from fx2onnx.aten_map.table.dtypes import FLOATS, SMALL_INTEGERS, TORCH_DTYPES, Operand, as_dtype, takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.sizes.expr import Dim, DimLike, is_real_number
@@ -19,6 +19,8 @@ D = ir.DataType
 
 FOLDED_ELEMENTS = 1024
 """Ranges, grids and identity matrices of known sizes up to this many elements are constants of the file."""
+FOLDED_FLOATS = 1 << 16
+"""Ranges of floats are constants up to this many elements: nodes would round them otherwise than PyTorch's kernels."""
 
 
 def filled_with(
@@ -79,9 +81,8 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
     its elements in the tensor's own precision. In float64 where float32 rounds more than once: 10 * 1.3 is 13 there, whose
     floor is another number than that of one unit less."""
     dtype, (count,) = op.result[0]
-    numbers = [number for number in (start, end, step) if not isinstance(number, Dim)]
-    if len(numbers) == 3 and isinstance(count, int) and count <= FOLDED_ELEMENTS:
-        return op.const(_numpy_arange(start, step, count, dtype), dtype)
+    if _are_folded(count, dtype, start, end, step):
+        return made_by_torch(op, dtype, aten.arange.start_step, start, end, step)
     if dtype not in FLOATS and any(map(is_real_number, (start, end, step))):  # whole numbers are asked for
         start, step = (int(each) if isinstance(each, float) else each for each in (start, step))
         value = op.Mul(counted(op, count, D.INT64), as_dtype(op, step, D.INT64))
@@ -117,24 +118,29 @@ def _may_be_negative(start: Any) -> bool:
     return bool(start < 0)
 
 
-def _numpy_arange(start: Any, step: Any, count: int, dtype: ir.DataType) -> Any:
-    wide = np.float64 if dtype in FLOATS or isinstance(start, float) or isinstance(step, float) else np.int64
-    if dtype not in FLOATS and wide is np.float64:
-        start, step, wide = int(start), int(step), np.int64
-    return wide(start) + wide(step) * np.arange(count)
-
-
 register_shared(
     _arange, "Range; floats from a Range of integers", *overloads_of("arange arange.start arange.start_step")
 )
 
 
+def made_by_torch(op: Emit, dtype: ir.DataType, function: Any, *numbers: Any, **named: Any) -> ir.Value:
+    """A constant of what PyTorch makes of plain numbers: its kernels round floats in an order that depends on their lanes."""
+    made = function(*numbers, dtype=TORCH_DTYPES[dtype], device="cpu", **named)
+    return op.const((made.double() if made.is_floating_point() else made).numpy(), dtype)
+
+
+def _are_folded(count: DimLike, dtype: ir.DataType, *operands: Operand) -> bool:
+    most = FOLDED_FLOATS if dtype in FLOATS else FOLDED_ELEMENTS
+    return (
+        isinstance(count, int) and 0 < count <= most and not any(isinstance(each, ir.Value | Dim) for each in operands)
+    )
+
+
 def _range(op: Emit, start: Any, end: Any, step: Any = 1) -> ir.Value:
     """As arange, the end included: only the number of elements differs, and it is in the result's dims."""
     dtype, (count,) = op.result[0]
-    numbers = [number for number in (start, step) if not isinstance(number, Dim)]
-    if len(numbers) == 2 and isinstance(count, int) and count <= FOLDED_ELEMENTS:
-        return op.const(_numpy_arange(start, step, count, dtype), dtype)
+    if _are_folded(count, dtype, start, end, step):
+        return made_by_torch(op, dtype, aten.range.step, start, end, step)
     wide = D.DOUBLE if dtype == D.DOUBLE or dtype not in FLOATS else D.FLOAT
     value = op.Add(op.Mul(counted(op, count, wide), as_dtype(op, step, wide)), as_dtype(op, start, wide))
     return cast(op, value, dtype)
@@ -144,6 +150,8 @@ register_shared(_range, "Range of integers, Mul, Add; a constant where it is sho
 
 
 def _linspace(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
+    if _are_folded(steps, op.result_dtype(), start, end):
+        return made_by_torch(op, op.result_dtype(), aten.linspace.default, start, end, steps)
     return cast(op, _spaced(op, start, end, steps), op.result_dtype())
 
 
@@ -156,8 +164,6 @@ def _spaced(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
     wide = D.DOUBLE if op.result_dtype() not in FLOATS or op.result_dtype() == D.DOUBLE else D.FLOAT
     if op.result_dtype() not in FLOATS:
         start, end = (_as_whole(op, item, op.result_dtype()) for item in (start, end))
-    if not any(isinstance(item, ir.Value | Dim) for item in (start, end, steps)) and steps <= FOLDED_ELEMENTS:  # type: ignore[operator]
-        return op.const(_numpy_linspace(start, end, int(steps)), wide)  # type: ignore[arg-type]
     first, last = as_dtype(op, start, wide), as_dtype(op, end, wide)
     if isinstance(steps, int) and steps <= 1:
         return op.Reshape(first, [1]) if steps else op.const(np.zeros(0), wide)
@@ -180,15 +186,9 @@ def _as_whole(op: Emit, operand: Operand, dtype: ir.DataType) -> Operand:
     return bool(operand) if dtype == D.BOOL else np.array(int(operand)).astype(dtype.numpy()).item()
 
 
-def _numpy_linspace(start: float, end: float, steps: int) -> Any:
-    index = np.arange(steps, dtype=np.float64)
-    if steps == 1:
-        return np.full(1, float(start))
-    step = (float(end) - float(start)) / (steps - 1) if steps else 0.0
-    return np.where(index < steps // 2, start + step * index, end - step * (steps - 1 - index))
-
-
 def _logspace(op: Emit, start: Operand, end: Operand, steps: DimLike, base: float) -> ir.Value:
+    if _are_folded(steps, op.result_dtype(), start, end):
+        return made_by_torch(op, op.result_dtype(), aten.logspace.default, start, end, steps, base)
     if steps == 1 and op.result_dtype() not in FLOATS:  # the one number is not made an integer first
         spaced = op.reshape(as_dtype(op, start, D.DOUBLE), (1,))
     else:

@@ -10,10 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.comparison import compare
-from fx2onnx.aten_map.creation import filled_with
+from fx2onnx.aten_map.creation import filled_with, made_by_torch
 from fx2onnx.aten_map.scans import neighbours
 from fx2onnx.aten_map.table.axes import fixed, whole
-from fx2onnx.aten_map.table.dtypes import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -38,13 +37,19 @@ def _bincount(op: Emit, self: ir.Value, weights: ir.Value | None, minlength: Dim
         )
     )
     ones = op.cast(weights, dtype) if weights is not None else filled_with(op, op.dims(self), 1, dtype, self)
+    return _sums_at(op, numbers, length, ones, dims)
+
+
+def _sums_at(op: Emit, places: ir.Value, length: ir.Value, amounts: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
+    """The sum of the amounts at each place 0, 1, .. ``length`` - 1."""
+    dtype = op.dtype(amounts)
     if op.opset >= 16:
         shape = op.Reshape(length, [1])
         zeros = op.ConstantOfShape(shape, value=ir.Tensor(np.zeros(1, dtype.numpy())), outputs=[(dtype, dims)])
-        return op.ScatterElements(zeros, numbers, ones, axis=0, reduction="add")
+        return op.ScatterElements(zeros, places, amounts, axis=0, reduction="add")
     bins = op.Range(op.const(np.int64(0)), length, op.const(np.int64(1)), outputs=[(D.INT64, dims)])
-    hits = op.cast(op.Equal(bins, op.Unsqueeze(numbers, axes=[1])), dtype)
-    return op.ReduceSum(op.Mul(hits, op.Unsqueeze(ones, axes=[1])), axes=[0], keepdims=0)
+    hits = op.cast(op.Equal(bins, op.Unsqueeze(places, axes=[1])), dtype)
+    return op.ReduceSum(op.Mul(hits, op.Unsqueeze(amounts, axes=[1])), axes=[0], keepdims=0)
 
 
 register_shared(_bincount, "ScatterElements(add); Equal, ReduceSum before 16", *overloads_of("bincount"))
@@ -66,28 +71,28 @@ def counts_between(op: Emit, values: ir.Value, edges: ir.Value, weight: ir.Value
     return op.Sub(before, after)
 
 
+def _range_of(op: Emit, values: ir.Value, margin: float) -> tuple[ir.Value, ir.Value]:
+    """The least and the largest value, moved apart by a margin each where they are equal."""
+    first, last = op.ReduceMin(values, keepdims=0), op.ReduceMax(values, keepdims=0)
+    flat = op.Equal(first, last)
+    return op.Where(flat, op.Sub(first, margin), first), op.Where(flat, op.Add(last, margin), last)
+
+
 def _edges(op: Emit, values: ir.Value, bins: int, low: float, high: float, margin: float) -> ir.Value:
     """bins + 1 edges from ``low`` to ``high``, or over the values' range where those are equal."""
-    dtype = op.dtype(values)
-    if bins == 0:  # one edge, the lower end
-        is_open = low == high and product(op.dims(values)) != 0
-        if not is_open:
-            return op.const(np.array([low]), dtype)
-        least, most = op.ReduceMin(values, keepdims=0), op.ReduceMax(values, keepdims=0)
-        return op.reshape(op.Where(op.Equal(least, most), op.Sub(least, margin), least), (1,))
-    if low == high and product(op.dims(values)) != 0:
-        first, last = op.ReduceMin(values, keepdims=0), op.ReduceMax(values, keepdims=0)
-        flat = op.Equal(first, last)
-        first = op.Where(flat, op.Sub(first, margin), first)
-        last = op.Where(flat, op.Add(last, margin), last)
+    dtype, is_empty = op.dtype(values), product(op.dims(values)) == 0
+    if low == high and not is_empty:
+        first, last = _range_of(op, values, margin)
+        if bins == 0:  # one edge, the lower end
+            return op.reshape(first, (1,))
         step = op.Div(op.Sub(last, first), float(bins))
         index = np.arange(bins + 1)
         upper = op.Sub(last, op.Mul(step, op.const(bins - index, dtype)))
         lower = op.Add(first, op.Mul(step, op.const(index, dtype)))
         return op.Where(op.const(index < (bins + 1) // 2), lower, upper)
-    if low == high:
-        low, high = (0.0, 1.0) if product(op.dims(values)) == 0 else (low - margin, high + margin)
-    return op.const(np.linspace(low, high, bins + 1), dtype)
+    if low == high and bins:
+        low, high = 0.0, 1.0
+    return made_by_torch(op, dtype, aten.linspace.default, low, high, bins + 1)
 
 
 def _ends(given: Sequence[float] | None, variable: int) -> tuple[float, float]:
@@ -99,14 +104,27 @@ def _ends(given: Sequence[float] | None, variable: int) -> tuple[float, float]:
 
 
 def _histc(op: Emit, self: ir.Value, bins: int, min: float, max: float) -> ir.Value:
-    own = op.dtype(self) if op.is_float(self) else D.DOUBLE
-    worked = opmath(own)
-    values = op.cast(self, worked)
-    edges = op.cast(_edges(op, op.cast(values, own), bins, float(min), float(max), 1.0), worked)
-    return op.cast(counts_between(op, values, edges, None), op.result_dtype())
+    """Values are counted at floor((value - first) * bins / (last - first)), each step rounded in the tensor's dtype.
+
+    Source: ATen/native/cpu/HistogramKernel.cpp, LINEAR_INTERPOLATION.
+    """
+    count = product(op.dims(self))
+    dtype = op.dtype(self) if op.is_float(self) else D.DOUBLE
+    values = op.cast(op.reshape(self, (count,)), dtype)
+    if min == max and count != 0:
+        first, last = _range_of(op, values, 1.0)
+    else:
+        first, last = op.const(float(min), dtype), op.const(float(max), dtype)
+    place = op.Div(op.Mul(op.Sub(values, first), float(bins)), op.Sub(last, first))
+    place = op.Min(place, op.const(bins - 1, dtype))  # the last bin holds its end
+    inside = op.And(compare(op, "GreaterOrEqual", values, first), compare(op, "LessOrEqual", values, last))
+    place = op.cast(op.Where(inside, place, op.const(bins, dtype)), D.INT64)
+    ones = filled_with(op, (count,), 1, D.INT64, values)
+    sums = _sums_at(op, place, op.const(np.int64(bins + 1)), ones, (bins + 1,))
+    return op.cast(op.Slice(sums, starts=[0], ends=[bins], axes=[0]), op.result_dtype())
 
 
-register_shared(_histc, "GreaterOrEqual to every edge, ReduceSum, Sub", *overloads_of("histc"))
+register_shared(_histc, "the bin of each value by Div, ScatterElements(add)", *overloads_of("histc"))
 
 
 def _histogram(

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.creation import filled_with
+from fx2onnx.aten_map.reductions import any_true
 from fx2onnx.aten_map.special import WORK, between, binary, lgamma, number
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
@@ -77,7 +78,7 @@ def _polynomial(slope: float, constant: float, shifted: bool, recurrence: Recurr
         start = between(op, op.Equal(degree, 0), 1.0, between(op, op.Less(degree, 0), 0.0, first))
         if 0 in dims:
             return op.cast(start, op.result_dtype())
-        rounds = op.Sub(op.ReduceMax(degree, keepdims=0), 1)
+        highest = op.ReduceMax(degree, keepdims=0)  # of no degrees it is the least integer
         index, go_on = op.subgraph_input("round", D.INT64, ()), op.subgraph_input("go_on", D.BOOL, ())
         states = [op.subgraph_input(name, WORK, dims) for name in ("current", "previous", "found")]
 
@@ -91,8 +92,8 @@ def _polynomial(slope: float, constant: float, shifted: bool, recurrence: Recurr
 
         graph = op.subgraph("recurrence", [index, go_on, *states], body)
         typed = [(WORK, dims)] * 3
-        positive = op.Where(op.Less(rounds, 0), op.const(np.int64(0)), rounds)
-        _, _, found = op.Loop(positive, op.const(np.array(True)), first, one, start, body=graph, outputs=typed)
+        rounds = op.Where(op.Less(highest, 1), op.const(np.int64(0)), op.Sub(highest, 1))
+        _, _, found = op.Loop(rounds, op.const(np.array(True)), first, one, start, body=graph, outputs=typed)
         return op.cast(found, op.result_dtype())
 
     return entry
@@ -121,8 +122,8 @@ def _series(op: Emit, a: ir.Value, x: ir.Value, dims: Dims) -> ir.Value:
         divisor = op.Add(a, op.Add(op.cast(index, WORK), 1.0))
         term = op.Mul(term_in, op.Div(x, divisor))
         total = op.Add(total_in, term)
-        open_ = op.cast(op.Greater(op.Abs(term), op.Mul(op.Abs(total), EPSILON)), D.INT32)
-        return [op.cast(op.ReduceMax(open_, keepdims=0), D.BOOL), term, total]
+        open_ = op.Greater(op.Abs(term), op.Mul(op.Abs(total), EPSILON))
+        return [any_true(op, open_), term, total]
 
     graph = op.subgraph("series", [index, go_on, term_in, total_in], body)
     typed = [(WORK, dims), (WORK, dims)]
@@ -150,8 +151,8 @@ def _fraction(op: Emit, a: ir.Value, x: ir.Value, dims: Dims) -> ir.Value:
         d = op.Div(number(op, 1.0), away(op, op.Add(op.Mul(numerator, d_in), step)))
         c = away(op, op.Add(step, op.Div(numerator, c_in)))
         delta = op.Mul(d, c)
-        open_ = op.cast(op.Greater(op.Abs(op.Sub(delta, 1.0)), EPSILON * 10), D.INT32)
-        return [op.cast(op.ReduceMax(open_, keepdims=0), D.BOOL), c, d, op.Mul(h_in, delta)]
+        open_ = op.Greater(op.Abs(op.Sub(delta, 1.0)), EPSILON * 10)
+        return [any_true(op, open_), c, d, op.Mul(h_in, delta)]
 
     graph = op.subgraph("fraction", [index, go_on, c_in, d_in, h_in], body)
     start = op.const(np.array(True))

@@ -11,6 +11,7 @@ import torch
 
 from fx2onnx.aten_map.arithmetic import UNSIGNED, extremum, is_number
 from fx2onnx.aten_map.creation import filled_with
+from fx2onnx.aten_map.reductions import any_true
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, in_opmath, opmath, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
@@ -242,7 +243,7 @@ def greatest_common_divisor(op: Emit, left: ir.Value, right: ir.Value) -> ir.Val
     def body(inner: Emit) -> list[ir.Value]:
         done = inner.Equal(b, 0)
         rest = inner.Where(done, b, inner.Mod(a, inner.Where(done, inner.const(np.int64(1)), b)))
-        more = inner.cast(inner.ReduceMax(inner.cast(inner.Not(inner.Equal(rest, 0)), D.INT32), keepdims=0), D.BOOL)
+        more = any_true(inner, inner.Not(inner.Equal(rest, 0)))
         return [more, inner.Where(done, a, b), rest]
 
     graph = op.subgraph("euclid", [count, go_on, a, b], body)

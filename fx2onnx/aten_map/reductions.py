@@ -105,6 +105,11 @@ register_shared(_reduction("ReduceMax"), "ReduceMax", *overloads_of("amax.defaul
 register_shared(_reduction("ReduceMin"), "ReduceMin", *overloads_of("amin.default min.default"))
 
 
+def any_true(op: Emit, bools: ir.Value) -> ir.Value:
+    """Return whether any of all elements is true; onnxruntime has no ReduceMax of no bools, and that of no integers is not 0."""
+    return op.Greater(op.ReduceSum(op.cast(bools, D.INT32), keepdims=0), 0)
+
+
 def truth(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     """ReduceMax (any) or ReduceMin (all) of bools; the neutral element over no elements."""
     bools, count = op.cast(value, D.BOOL), count_of(op, value, dim)

@@ -32,12 +32,16 @@ def scan_along(
     """``Scan`` over ``axis``: ``step(op, states, element)`` gives the new states and one piece of each output.
 
     Where the axis may be empty it has a further element, of which nothing is used: onnxruntime's Scan of no elements is an
-    error, or ends the process.
+    error, or ends the process. So does its Scan of no rows along an axis other than the first, which is moved for it.
     """
     dims, length = op.dims(value), op.dims(value)[axis]
     if length == 0:
         return [op.cast(value, dtype) for dtype in outputs]
     rest: Dims = dims[:axis] + dims[axis + 1 :]
+    if axis and any(isinstance(dim, Dim) for dim in rest):
+        order = [axis, *(other for other in range(len(dims)) if other != axis)]
+        moved = scan_along(op, op.Transpose(value, perm=order), 0, initial, step, outputs)
+        return [op.Transpose(each, perm=np.argsort(order).tolist()) for each in moved]
     if isinstance(length, Dim):
         further = filled_with(op, (*dims[:axis], 1, *dims[axis + 1 :]), 0, op.dtype(value))
         dims = (*dims[:axis], whole(length + 1), *dims[axis + 1 :])

@@ -17,6 +17,8 @@ R, T = torch.randn, torch.tensor
 torch.manual_seed(0)
 X, SAMPLES = R(4, 6), torch.rand(7, 2)
 EDGES = [T([0.0, 0.3, 1.0]), T([0.0, 0.5, 0.9])]
+EDGE = torch.cat([torch.linspace(0, 1, n) for n in (8, 14, 18, 24)])
+EDGE = torch.cat([EDGE, EDGE.nextafter(T(9.0)), EDGE.nextafter(T(-9.0))])
 
 TYPED_BY_ARGUMENTS: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
     (torch.cov, (X,)),
@@ -37,6 +39,11 @@ TYPED_BY_ARGUMENTS: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = 
     (lambda x, w: torch.histogramdd(x, [2, 3], range=[0.0, 1.0, 0.0, 0.5], weight=w, density=True), (SAMPLES, torch.rand(7))),
     (lambda x: torch.histogramdd(x, EDGES), (SAMPLES,)),
     (lambda m, t, v: F.gaussian_nll_loss(m, t, v, full=True), (R(5), R(5), torch.rand(5))),
+    (lambda x: [(torch.linspace(0, 1, n) * (n - 1)).long() + x for n in (4, 7, 13, 40, 2001)], (T(0),)),
+    (lambda x: [(torch.arange(0, 3, 3 / n) * n / 3).long() + x for n in (19, 25, 40)], (T(0),)),
+    (lambda x: [torch.linspace(a, b, 7, dtype=torch.int64) + x for a, b in ((-20, 30), (5, -9))], (T(0),)),
+    (lambda x: [torch.histc(x, 17, -0.7, 1.3), torch.histc(x, 5)], (EDGE * 2 - 0.7,)),
+    (lambda x: [torch.histogram(x, n, range=(0, 1))[0] for n in (7, 13, 23)], (EDGE,)),
 ]  # fmt: skip
 
 
@@ -60,6 +67,19 @@ OF_DYNAMIC_SIZES: list[tuple[Callable[..., Any], int]] = [
 @pytest.mark.parametrize(("function", "columns"), OF_DYNAMIC_SIZES)
 def test_types_of_dynamic_sizes(function: Callable[..., Any], columns: int) -> None:
     check(function, (R(5, columns),), others=[(R(3, columns),), (R(9, columns),)], dynamic_shapes=({0: "rows"},))
+
+
+OF_NO_ROWS: list[Callable[..., Any]] = [
+    lambda x: (x.logcumsumexp(1), x.cummin(1).indices),
+    lambda x: torch.gcd(x.long(), T(12)),
+    lambda x: torch.special.gammainc(x.abs() + 1, x.abs()),
+    lambda x: torch.special.chebyshev_polynomial_t(x / 9, 3),
+]
+
+
+@pytest.mark.parametrize("function", OF_NO_ROWS)
+def test_loops_and_scans_end_on_no_rows(function: Callable[..., Any]) -> None:
+    check(function, (R(5, 4),), others=[(R(0, 4),), (R(1, 4),)], dynamic_shapes=({0: "rows"},))
 
 
 def test_least_squares_of_dynamic_sizes_are_refused_by_name() -> None:

@@ -52,6 +52,8 @@ BOUNDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "crop and pad": (lambda x: F.pad(x.t(), (-3, 2)) * 2, "n >= 3"),
     "pad and crop": (lambda x: F.pad(x.t(), (1, -4)) * 2, "n >= 4"),
     "points of a transform": (lambda x: torch.fft.rfft(x[2:], dim=0).abs(), "n >= 3"),
+    "storage": (lambda x: x.as_strided((4,), (3,)) * 2, "n >= 5"),
+    "storage behind an offset": (lambda x: (x * 2).as_strided((2, 2), (2, 1), 5) * 2, "n >= 5"),
     "adaptive pooling to less than nothing": (lambda x: F.adaptive_avg_pool1d(x.t(), x.shape[0] - 3), "n >= 3"),
 }
 

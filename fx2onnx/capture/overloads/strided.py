@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, product
+from fx2onnx.sizes.relation import Relation
 
 aten = torch.ops.aten
 
@@ -19,8 +21,8 @@ def _as_strided(
     tracer: Tracer,
     call: Call,
     self: torch.Tensor,
-    size: object,
-    stride: object,
+    size: Sequence[object],
+    stride: Sequence[object],
     storage_offset: int | torch.SymInt | None,
 ) -> object:
     """Say it of the tensor that the operand is a view of, with its axes in the order of the storage: storage and value are
@@ -46,6 +48,7 @@ def _as_strided(
             why="its elements are a part of a larger storage",
             next="call .contiguous().clone() before as_strided, or write it with slices and reshapes",
         )
+    _check_storage(tracer, base, size, stride, fake.storage_offset() if storage_offset is None else storage_offset)
     is_in_order = order == sorted(order)
     if base is fake and is_in_order:
         return NotImplemented
@@ -54,6 +57,22 @@ def _as_strided(
     if not is_in_order:
         whole = tracer.record(aten.permute.default, (whole, order), {})  # type: ignore[assignment]
     return tracer.record(aten.as_strided.default, (whole, size, stride, storage_offset), {})
+
+
+def _check_storage(
+    tracer: Tracer, base: torch.Tensor, size: Sequence[object], stride: Sequence[object], offset: object
+) -> None:
+    """Make a condition of the elements that the storage needs, where other sizes have fewer."""
+    sizes, strides = ([unwrap(each) for each in given] for given in (size, stride))
+    if any(number == 0 for number in sizes):
+        return
+    reach = unwrap(offset) + 1
+    for length, step in zip(sizes, strides, strict=True):
+        reach = reach + (length - 1) * step
+    count = product(dims_of(base))
+    needed = Relation("ge", (count, reach))
+    if tracer.sizes.hint(needed) and tracer.sizes.certain(needed.op, *needed.args) is None:
+        tracer.sizes.check(needed)
 
 
 def _order_in_storage(base: torch.Tensor) -> list[int] | None:

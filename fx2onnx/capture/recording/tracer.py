@@ -206,6 +206,10 @@ class Tracer:
                 return replaced
         if kwargs and getattr(kwargs.get("device"), "type", None) == "meta":
             kwargs = kwargs | {"device": CPU}  # functorch takes the device that a tensor without data really has
+        if kwargs and kwargs.get("generator") is not None:
+            kwargs = kwargs | {
+                "generator": None
+            }  # a file draws numbers of its own, and some types are told without one only
         if traits.reads_number:
             return load_family("overloads.unbacked_scalars").to_python(self, func, args[0])
         if traits.lifts and not self.values.fake_mode.holds(args[0]):

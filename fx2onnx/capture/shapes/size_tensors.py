@@ -18,6 +18,7 @@ from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.sizes.expr import apply
+from fx2onnx.torchcompat.pytrees import pytree
 
 Function: TypeAlias = Callable[..., Number]
 _KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})
@@ -176,10 +177,11 @@ def _logspace(original: Function) -> Function:
 
 @answers_for_caller
 def _without_generator(original: Function) -> Function:
-    """torch takes ``generator`` only with plain sizes; None is as if it was not given."""
+    """Drop ``generator`` beside symbolic sizes, where torch takes none: a file draws numbers of its own."""
 
     def drawn(*args: Number, generator: Number = None, **kwargs: Number) -> Number:
-        return original(*args, **kwargs) if generator is None else original(*args, generator=generator, **kwargs)
+        given = {} if any(map(_is_size, pytree.tree_leaves((args, kwargs)))) else {"generator": generator}
+        return original(*args, **given, **kwargs)
 
     return drawn
 

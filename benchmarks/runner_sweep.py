@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
+import importlib.metadata
 import itertools
 import math
 import statistics
@@ -40,6 +42,9 @@ class Row:
     ratio: float
     opening: float
     error: float
+    fast_us: float
+    """With the compiled kernels of ``fx2onnx[fast]``; as ``ours_us`` where they are not installed."""
+    fast_ratio: float
 
 
 def timed(call: Callable[[], Any], repeats: int) -> float:
@@ -56,38 +61,47 @@ def measure(case: Any, seconds: float, profile: bool = False) -> Row:
     import onnxruntime
 
     import fx2onnx.runner as ort
+    from fx2onnx.runner import fast
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     ours_options = ort.SessionOptions()
     ours_options.intra_op_num_threads = 1
+    ours_options.add_session_config_entry(fast.ENTRY, "0")
     provider = ["CPUExecutionProvider"]
     opening = [time.process_time()]
     theirs = onnxruntime.InferenceSession(case.model, options, providers=provider)
     opening.append(time.process_time())
     ours = ort.InferenceSession(case.model, ours_options)
     opening.append(time.process_time())
+    fast_options = ort.SessionOptions()
+    fast_options.intra_op_num_threads = 1
+    compiled = ort.InferenceSession(case.model, fast_options)
+    sessions = [ours, theirs, compiled] if fast.is_installed() else [ours, theirs]
     for _ in range(3):
-        given, wanted = ours.run(None, case.feeds), theirs.run(None, case.feeds)
+        given, wanted, *others = (session.run(None, case.feeds) for session in sessions)
     error = max(
         (
             float(np.abs(g.astype(float) - w.astype(float)).max() / max(np.abs(w.astype(float)).max(), 1e-9))
-            for g, w in zip(given, wanted, strict=True)
+            for results in (given, *others)
+            for g, w in zip(results, wanted, strict=True)
             if w.size and w.shape == g.shape
         ),
         default=math.nan,
     )
-    calls = [lambda: ours.run(None, case.feeds), lambda: theirs.run(None, case.feeds)]
+    calls = [functools.partial(session.run, None, case.feeds) for session in sessions]
     repeats = [max(1, int(ROUND_SECONDS / timed(call, 1))) for call in calls]
     rounds: list[list[float]] = []
     end = time.perf_counter() + seconds
     while len(rounds) < (15 if case.kind == "zoo" else 3) or (time.perf_counter() < end and len(rounds) < MAX_ROUNDS):
         rounds.append([timed(call, n) for call, n in zip(calls, repeats, strict=True)])
-    ours_us, theirs_us = (statistics.median(column) * 1e6 for column in zip(*rounds, strict=True))
-    ratio = statistics.median(a / b for a, b in rounds)
+    ours_us, theirs_us, fast_us = (
+        statistics.median(one[place] for one in rounds) * 1e6 for place in (0, 1, 2 if len(sessions) > 2 else 0)
+    )
+    ratio, fast_ratio = (statistics.median(one[place] / one[1] for one in rounds) for place in (0, -1))
     if profile:
-        show_steps(ours, case.feeds)
+        show_steps(compiled, case.feeds)
     return Row(
         case.label,
         case.kind,
@@ -97,6 +111,8 @@ def measure(case: Any, seconds: float, profile: bool = False) -> Row:
         ratio,
         (opening[2] - opening[1]) / (opening[1] - opening[0]),
         error,
+        fast_us,
+        fast_ratio if len(sessions) > 2 else ratio,
     )
 
 
@@ -129,6 +145,15 @@ def mean_of(ratios: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
+def over(ratios: Sequence[float]) -> str:
+    """The mean of some ratios, their median, how many are above 3 and above 8, and the worst."""
+    above = [sum(ratio > bound for ratio in ratios) for bound in (3, 8)]
+    return (
+        f"geometric mean {mean_of(ratios):.2f}, median {statistics.median(ratios):.2f}, "
+        f"{above[0]} above 3, {above[1]} above 8, worst {max(ratios):.1f}"
+    )
+
+
 def summary(rows: Sequence[Row]) -> list[str]:
     """Sentences that say how fast the runner is."""
     lines = []
@@ -136,19 +161,14 @@ def summary(rows: Sequence[Row]) -> list[str]:
     work = [row for row in single if row.theirs_us >= WORK_US]
     for name, some in (("all single operators", single), (f"those of {WORK_US:.0f} us or more", work)):
         if some:
-            ratios = [row.ratio for row in some]
-            over = [sum(ratio > bound for ratio in ratios) for bound in (3, 8)]
-            lines.append(
-                f"- {name} ({len(some)}): geometric mean {mean_of(ratios):.2f}, median {statistics.median(ratios):.2f}, "
-                f"{over[0]} above 3, {over[1]} above 8, worst {max(ratios):.1f}"
-            )
+            lines.append(f"- {name} ({len(some)}): {over([row.ratio for row in some])}")
+            lines.append(f"- the same with `[fast]`: {over([row.fast_ratio for row in some])}")
     for row in rows:
+        ratios = f"{row.ratio:.2f} times onnxruntime's time, {row.fast_ratio:.2f} with `[fast]`"
         if row.kind == "small":
-            lines.append(
-                f"- {row.label}: {row.ours_us / row.nodes:.1f} us a node, {row.ratio:.1f} times onnxruntime's time"
-            )
+            lines.append(f"- {row.label}: {row.ours_us / row.nodes:.1f} us a node, {ratios}")
         elif row.kind in ("model", "zoo"):
-            lines.append(f"- {row.label}: {row.ours_us / 1000:.2f} ms, {row.ratio:.2f} times onnxruntime's time")
+            lines.append(f"- {row.label}: {row.ours_us / 1000:.2f} ms, {ratios}")
     lines.append(
         f"- opening a session: median {statistics.median(row.opening for row in rows):.2f} of onnxruntime's time"
     )
@@ -156,20 +176,31 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    lines = ["| case | runner, us | onnxruntime, us | ratio |", "|---|---:|---:|---:|"]
-    return lines + [f"| {row.label} | {row.ours_us:.0f} | {row.theirs_us:.0f} | {row.ratio:.1f} |" for row in rows]
+    lines = ["| case | runner, us | onnxruntime, us | ratio | ratio with [fast] |", "|---|---:|---:|---:|---:|"]
+    return lines + [
+        f"| {row.label} | {row.ours_us:.0f} | {row.theirs_us:.0f} | {row.ratio:.1f} | {row.fast_ratio:.1f} |"
+        for row in rows
+    ]
 
 
 def models(rows: Sequence[Row]) -> list[str]:
     lines = [
-        "| model, batch 1 | runner, ms | onnxruntime, ms | ratio | session start, ratio |",
-        "|---|---:|---:|---:|---:|",
+        "| model, batch 1 | runner, ms | onnxruntime, ms | ratio | ratio with [fast] | session start, ratio |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     return lines + [
-        f"| {row.label} | {row.ours_us / 1e3:.1f} | {row.theirs_us / 1e3:.1f} | {row.ratio:.2f} | {row.opening:.2f} |"
+        f"| {row.label} | {row.ours_us / 1e3:.1f} | {row.theirs_us / 1e3:.1f} | {row.ratio:.2f} | {row.fast_ratio:.2f} | {row.opening:.2f} |"
         for row in rows
         if row.kind == "zoo"
     ]
+
+
+def _numba() -> str:
+    """The version of numba, in brackets, or that it is missing."""
+    try:
+        return f" (numba {importlib.metadata.version('numba')})"
+    except importlib.metadata.PackageNotFoundError:
+        return " (not installed here: its columns repeat NumPy's)"
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -186,7 +217,8 @@ def page(rows: Sequence[Row]) -> str:
         f"Generated by `make runner-sweep` on {day} ({machine.cpu_name()}, {machine.describe()}). {len(rows)} models, most of one or a few "
         "operators, in shapes that people's files have, run in the runner and in onnxruntime: one thread each, in turn in one "
         "process, by processor time. A ratio is the median of the ratios of the rounds; below 1 the runner is faster. Whole models are "
-        "of the zoo, with random weights, exported by fx2onnx.",
+        "of the zoo, with random weights, exported by fx2onnx. `[fast]` is the extra with compiled kernels"
+        f"{_numba()}.",
         "",
         *summary([row for row in rows if row.kind != "zoo"]),
         "",
@@ -197,6 +229,10 @@ def page(rows: Sequence[Row]) -> str:
         f"## The slowest twenty, of cases that take onnxruntime {WORK_US:.0f} us or more",
         "",
         *table(worst[:20]),
+        "",
+        "## The slowest ten with [fast], of the same cases",
+        "",
+        *table(sorted(worst, key=lambda row: -row.fast_ratio)[:10]),
         "",
         "## The slowest ten of the others",
         "",
@@ -232,7 +268,7 @@ def main() -> None:
     for case in itertools.chain(cases, zoo_models(options.models, list(filter(is_wanted, ZOO)))):
         row = measure(case, options.seconds, options.profile)
         print(
-            f"{row.label:44s} {row.ours_us:10.1f} us {row.theirs_us:10.1f} us {row.ratio:8.2f}  error {row.error:.0e}",
+            f"{row.label:44s} {row.ours_us:10.1f} us {row.theirs_us:10.1f} us {row.ratio:8.2f} {row.fast_ratio:8.2f}  error {row.error:.0e}",
             flush=True,
         )
         rows.append(row)

@@ -152,6 +152,25 @@ def others() -> list[Case]:
 CASES = [*lines(), *rows(), *integers(), *others()]
 
 
+def image_model(activation: str, size: int) -> tuple[bytes, dict[str, Array]]:
+    """Convolutions next to one another, with one depthwise, each followed by the activation."""
+    shapes = ((20, 3, 3, 3), (20, 1, 3, 3), (18, 20, 1, 1), (4, 18, 2, 2))
+    nodes, values, name = [], {}, "x0"
+    for place, shape in enumerate(shapes):
+        values |= {f"w{place}": numbers("float32", *shape, scale=0.3), f"b{place}": numbers("float32", shape[0])}
+        attrs = {"group": 20 if shape[1] == 1 else 1, "pads": [1] * 4, "strides": [1 + place % 2] * 2}
+        nodes.append(helper.make_node("Conv", [name, f"w{place}", f"b{place}"], [f"c{place}"], **attrs))
+        bounds = ["low", "high"] if activation == "Clip" else []
+        name = f"y{place}"
+        nodes.append(helper.make_node(activation, [f"c{place}", *bounds], [name]))
+    values |= {"low": scalar(-0.5), "high": scalar(2.0)}
+    weights = [numpy_helper.from_array(value, key) for key, value in values.items()]
+    given = helper.make_tensor_value_info("x0", 1, [1, 3, size, size])
+    graph = helper.make_graph(nodes, "g", [given], [helper.make_value_info(name, onnx.TypeProto())], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return model.SerializeToString(), {"x0": numbers("float32", 1, 3, size, size)}
+
+
 def run(model: bytes, is_fast: bool, feeds: dict[str, Array]) -> list[Array]:
     options = ort.SessionOptions()
     options.add_session_config_entry(fast.ENTRY, str(int(is_fast)))
@@ -184,3 +203,14 @@ def test_compiled_form_has_the_numbers_of_numpy_and_onnxruntime(case: Case) -> N
                 np.testing.assert_allclose(
                     one, other, rtol=1e-4, atol=max(case.atol, 1 if one.dtype.kind in "iu" else 0)
                 )
+
+
+@needs_numba
+@pytest.mark.long
+@pytest.mark.parametrize("activation", ["Relu", "Clip", "HardSwish", "Sigmoid"])
+def test_image_models_have_the_numbers_of_onnxruntime(activation: str) -> None:
+    for size in (9, 24):
+        model, feeds = image_model(activation, size)
+        wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
+        for is_fast in (True, False):
+            np.testing.assert_allclose(run(model, is_fast, feeds)[0], wanted[0], rtol=1e-4, atol=1e-4)

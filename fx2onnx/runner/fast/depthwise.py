@@ -12,7 +12,7 @@ import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, is_plain, operand
 from fx2onnx.runner.fast.taps import LANES, PIXELS, STEP, activated_row, along_channels, along_line, shifted_row
-from fx2onnx.semantics.kernels.conv_plan import fold_batch_norm, nhwc
+from fx2onnx.semantics.kernels.conv_plan import HARD_SWISH, Epilogue, epilogue, fold_batch_norm, nhwc, prepare_conv
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.windows import Window, conv_window
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
@@ -108,7 +108,55 @@ def _pad_last(x: Array, top: int, left: int, out: Array) -> None:
                     out[i, j, c] = f32(0)
 
 
+@compiled
+def _finish_last(y: Array, bias: Array, is_gated: bool, shift: Any, low: Any, high: Any) -> None:
+    """Bias and activation of rows of channels in place: bounds, or times a bounded gate; NaN stays NaN."""
+    for r in range(y.shape[0]):
+        for c in range(y.shape[1]):
+            x = y[r, c] + bias[c]
+            z = x + shift if is_gated else x
+            z = low if z < low else z
+            z = high if z > high else z
+            y[r, c] = x * z if is_gated else z
+
+
+@compiled
+def _finish_first(y: Array, bias: Array, is_gated: bool, shift: Any, low: Any, high: Any) -> None:
+    """The same of channels of positions."""
+    for c in range(y.shape[0]):
+        for p in range(y.shape[1]):
+            x = y[c, p] + bias[c]
+            z = x + shift if is_gated else x
+            z = low if z < low else z
+            z = high if z > high else z
+            y[c, p] = x * z if is_gated else z
+
+
+def _finisher(bias: Array, activation: str, bounds: tuple[float, float] | None) -> Epilogue:
+    """``epilogue`` of NumPy in one pass. A HardSwish is of numbers that are scaled by ``HARD_SWISH``."""
+    numpy_alone, is_gated = epilogue(bias, activation, bounds), activation == "HardSwish"
+    low, high = bounds if activation == "Clip" and bounds else BOUNDS.get(activation, (0.0, 0.0))
+    by = f32(0.5 / HARD_SWISH), f32(low), f32(high / HARD_SWISH if is_gated else high)
+    shifts = np.array(bias, FLOAT32).reshape(-1)
+
+    def calls(y: Array, scratch: Array) -> list[Call]:
+        if activation not in BOUNDS or activation == "" or not y.flags.c_contiguous:
+            return numpy_alone(y, scratch)
+        if bias.ndim == 1 and y.ndim == 2:
+            return [partial(_finish_last, y, shifts, is_gated, *by)]
+        if bias.ndim == y.ndim - 1 and len(y) == 1:
+            return [partial(_finish_first, y.reshape(len(shifts), -1), shifts, is_gated, *by)]
+        return numpy_alone(y, scratch)
+
+    return calls
+
+
 def _prepare(facts: Facts) -> Prepared | None:
+    made = _depthwise(facts)
+    return made if made is not None else prepare_conv(facts, _finisher)
+
+
+def _depthwise(facts: Facts) -> Prepared | None:
     """Float32 images or lines with constant weights, one kernel a channel."""
     spec, w = facts.inputs[0], facts.consts[1] if len(facts.consts) > 1 else None
     if spec is None or w is None or not is_plain(spec) or w.dtype != FLOAT32 or w.ndim not in (3, 4) or 0 in w.shape:

@@ -91,12 +91,18 @@ def nhwc(x: Array) -> Array:
     return x.transpose(0, 2, 3, 1)
 
 
-def finish_first(bias: Array, activation: str, bounds: tuple[float, float] | None, ndim: int) -> Finish:
+Finisher = Callable[[Array, str, "tuple[float, float] | None"], Epilogue]
+"""From bias, activation and Clip's bounds to the epilogue."""
+
+
+def finish_first(
+    bias: Array, activation: str, bounds: tuple[float, float] | None, ndim: int, finisher: Finisher = epilogue
+) -> Finish:
     """The epilogue of an output [N, C, *dims], some channels at a time."""
     lines = bias.reshape(-1, *(1,) * (ndim - 2))
 
     def calls(y: Array, channels: slice) -> list[Call]:
-        act = epilogue(lines[channels], activation, bounds)
+        act = finisher(lines[channels], activation, bounds)
         if activation == "HardSwish":
             return [lambda: run_all(act(y, np.empty_like(y)))]
         return act(y, y)
@@ -104,7 +110,7 @@ def finish_first(bias: Array, activation: str, bounds: tuple[float, float] | Non
     return calls
 
 
-def prepare_conv(facts: Facts) -> Prepared | None:
+def prepare_conv(facts: Facts, finisher: Finisher = epilogue) -> Prepared | None:
     """A convolution where the weights never change; None for what it does not cover."""
     x, w = facts.inputs[0], facts.consts[1] if len(facts.consts) > 1 else None
     if x is None or w is None or x[1] != FLOAT32 or w.dtype != FLOAT32 or w.ndim < 3 or 0 in x[0] or 0 in w.shape:
@@ -135,8 +141,8 @@ def prepare_conv(facts: Facts) -> Prepared | None:
 
     weights, shift = facts.once(arrange.__name__, (w, bias, *norm), folded)
     if not is_last:
-        return form(x[0], weights, window, finish_first(shift, activation, bounds, w.ndim))
-    return form(x[0], weights, window, epilogue(shift, activation, bounds))
+        return form(x[0], weights, window, finish_first(shift, activation, bounds, w.ndim, finisher))
+    return form(x[0], weights, window, finisher(shift, activation, bounds))
 
 
 def is_small(window: Window) -> bool:

@@ -297,12 +297,9 @@ def _overlap(first: Array, second: Array, overlap: float) -> Array:
     np.multiply(common, width, out=common)
     union = np.add(area, second[4], out=width)
     np.subtract(union, common, out=union)
-    has_area = union > 0
     with np.errstate(invalid="ignore", divide="ignore"):
         np.divide(common, union, out=common)
-    over: Array = ~(common <= overlap)
-    over &= has_area
-    return over
+    return np.asarray(common > overlap)  # a share of nothing is not a number, and no overlap
 
 
 @kernel("DeformConv", 19)

@@ -109,6 +109,31 @@ def integers() -> list[Case]:
     return made
 
 
+def choices() -> list[Case]:
+    x, ties = numbers("float32", 3, 5, 40), numbers("float32", 4, 30).round()
+    made = [
+        Case("TopK", [one], np.array([k]), outs=2, largest=largest)
+        for one, k, largest in ((x, 7, 1), (x, 40, 0), (ties, 9, 1), (ties, 9, 0), (ties, 1, 1))
+    ]
+    corners = np.sort(numbers("float32", 2, 60, 2, 2), axis=2).reshape(2, 60, 4)
+    for overlap in (0.0, 0.4):
+        limits = np.array(9), scalar(overlap), scalar(0.1)
+        made.append(Case("NonMaxSuppression", [corners, numbers("float32", 2, 3, 60)], *limits))
+        made.append(
+            Case("NonMaxSuppression", [abs(corners), numbers("float32", 2, 3, 60)], *limits, center_point_box=1)
+        )
+    for align in (0, 1):
+        grid = numbers("float32", 2, 7, 6, 2, scale=0.8)
+        made.append(Case("GridSample", [numbers("float32", 2, 3, 5, 8), grid], align_corners=align))
+    for dims, attrs in (
+        ((2, 3, 9, 13), {"kernel_shape": [3, 3], "pads": [1, 0, 1, 1], "strides": [2, 2]}),
+        ((1, 4, 7, 20), {"kernel_shape": [2, 3], "ceil_mode": 1, "strides": [2, 3]}),
+        ((2, 4, 30), {"kernel_shape": [4], "dilations": [2], "pads": [1, 2]}),
+    ):
+        made.append(Case("MaxPool", [numbers("float32", *dims)], special=True, **attrs))
+    return made
+
+
 def others() -> list[Case]:
     made = []
     for x, k, attrs in (
@@ -149,7 +174,7 @@ def others() -> list[Case]:
     return made
 
 
-CASES = [*lines(), *rows(), *integers(), *others()]
+CASES = [*lines(), *rows(), *integers(), *choices(), *others()]
 
 
 def image_model(activation: str, size: int) -> tuple[bytes, dict[str, Array]]:

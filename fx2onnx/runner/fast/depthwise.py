@@ -1,7 +1,8 @@
-"""Depthwise convolutions: all taps of an output in one expression."""
+"""Depthwise convolutions and MaxPool: all taps of an output in one expression."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -11,10 +12,22 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, is_plain, operand
-from fx2onnx.runner.fast.taps import LANES, PIXELS, STEP, activated_row, along_channels, along_line, shifted_row
+from fx2onnx.runner.fast.taps import (
+    CODES,
+    LANES,
+    MAXIMA,
+    PIXELS,
+    STEP,
+    SUMS,
+    activated_row,
+    along_channels,
+    along_line,
+    shifted_row,
+)
 from fx2onnx.semantics.kernels.conv_plan import HARD_SWISH, Epilogue, epilogue, fold_batch_norm, nhwc, prepare_conv
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
-from fx2onnx.semantics.kernels.windows import Window, conv_window
+from fx2onnx.semantics.kernels.pool import pool_window
+from fx2onnx.semantics.kernels.windows import Window, conv_window, required_after
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array
 
@@ -24,7 +37,7 @@ BOUNDS = {"": (-math.inf, math.inf), "Relu": (0.0, math.inf), "Clip": (0.0, 0.0)
 
 
 @functools.cache
-def _first(count: int, is_real: int, is_hard_swish: int = 0) -> Callable[..., None]:
+def _first(count: int, kind: int, is_hard_swish: int = 0) -> Callable[..., None]:
     """The loop over planes for a number of taps. A plane is padded and cut into its phases in scratch, so that every tap reads
     neighbours, and lines run on over the ends of its rows. Real sums are given to bias and activation.
     """
@@ -37,7 +50,7 @@ def _first(count: int, is_real: int, is_hard_swish: int = 0) -> Callable[..., No
         channels, tall, wide = x.shape
         (oh, ow), (_, _, rows, full) = out.shape[1:], planes.shape
         flat = planes.reshape(-1)
-        flat[:] = taps[0, 0] * 0
+        flat[:] = f32(-np.inf) if kind == MAXIMA else f32(0)
         source, read, write, distances = x.ctypes.data, planes.ctypes.data, line.ctypes.data, offsets.ctypes.data
         weights, target = taps.ctypes.data, out.ctypes.data
         for c in range(channels):
@@ -57,9 +70,17 @@ def _first(count: int, is_real: int, is_hard_swish: int = 0) -> Callable[..., No
                     for n in range(numbers):
                         flat[at + n] = x[c, i, first + n * sw] - zero
                 source += wide * x.itemsize
-            along_line(count, is_real, read, distances, weights + 4 * c * count, write, (oh - 1) * full + ow)
+            along_line(
+                count,
+                kind,
+                read,
+                distances,
+                weights + (0 if kind == MAXIMA else 4 * c * count),
+                write,
+                (oh - 1) * full + ow,
+            )
             for i in range(oh):
-                if is_real:
+                if kind != CODES:
                     activated_row(is_hard_swish, write + 4 * i * full, f32(bias[c]), low, high, target, ow)
                 else:
                     shifted_row(1, line, write + 4 * i * full, i32(0), target, ow)
@@ -212,7 +233,7 @@ def _prepare_first(facts: Facts, w: Array, window: Window) -> Prepared:
     taps, bias = facts.once("taps", (w, *facts.consts[2:7]), lambda: _folded(facts, w))
     planes, offsets = _planes(dims, window)
     is_hard_swish, low, high = _activation(facts)
-    loop = _first(len(offsets), 1, is_hard_swish)
+    loop = _first(len(offsets), SUMS, is_hard_swish)
 
     def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
         source, made = operand(x, (batch, channels, *dims))
@@ -276,6 +297,31 @@ def _prepare_last(facts: Facts, w: Array, window: Window) -> Prepared:
     return Prepared(Calls(calls), (((*padded, channels), FLOAT32),), channels_last=True, inplace=())
 
 
+def prepare_MaxPool(facts: Facts) -> Prepared | None:
+    """The maxima of images or lines in float32, where nothing lies channels-last."""
+    spec, attrs = facts.inputs[0], facts.attrs
+    if spec is None or not is_plain(spec) or len(spec[0]) not in (3, 4) or len(facts.outputs) > 1:
+        return None
+    if any(facts.channels_last) or facts.wants_channels_last or math.prod(attrs["kernel_shape"]) > MAX_TAPS:
+        return None
+    found = pool_window(spec[0], attrs["kernel_shape"], attrs)
+    window = _as_image(dataclasses.replace(found, after=required_after(spec[0][2:], found)))
+    if min((*window.before, *window.after)) < 0 or 0 in window.out:
+        return None
+    dims = spec[0][2:] if len(spec[0]) == 4 else (1, spec[0][2])
+    shape, zeros = (math.prod(spec[0][:2]), *dims), np.zeros((1, MAX_TAPS), FLOAT32)
+    planes, offsets = _planes(dims, window)
+    size, loop, bias = math.prod(planes) + STEP, _first(len(offsets), MAXIMA), np.zeros(shape[0], FLOAT32)
+
+    def calls(out: Outs, room: list[Array], x: Array) -> list[Call]:
+        source, made = operand(x, shape)
+        phases, y = room[0][: math.prod(planes)].reshape(planes), out[0].reshape(shape[0], *window.out)
+        given = source, zeros, offsets, *window.before, *window.strides, phases, room[1], f32(0), bias
+        return [*made, partial(loop, *given, f32(-math.inf), f32(math.inf), y)]
+
+    return Prepared(Calls(calls), (((size,), FLOAT32), ((size,), FLOAT32)), inplace=())
+
+
 def prepare_codes(
     facts: Facts, weights: Array, w_zero: Array, window: Window, zero: int, finish: Any
 ) -> Prepared | None:
@@ -290,7 +336,7 @@ def prepare_codes(
     def arranged() -> Array:
         return weights.astype(int32).reshape(channels, -1) - w_zero.astype(int32).reshape(-1, 1)
 
-    taps, loop = facts.once("taps", (weights, w_zero), arranged), _first(len(offsets), 0)
+    taps, loop = facts.once("taps", (weights, w_zero), arranged), _first(len(offsets), CODES)
     scratch = (((size,), int32), ((size,), int32), ((channels, *window.out), int32))
 
     none = np.zeros(0, FLOAT32)

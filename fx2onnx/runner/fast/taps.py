@@ -39,33 +39,49 @@ def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.call(function, [a, b, c])
 
 
+CODES, SUMS, MAXIMA = range(3)
+"""Kinds of ``along_line``: sums of int32, sums of float32, maxima of float32."""
+
+
+def _greater(builder: Any, a: Any, b: Any) -> Any:
+    """The greater of two; NaN where one of them is."""
+    takes_a = builder.or_(builder.fcmp_ordered(">", a, b), builder.fcmp_unordered("uno", a, a))
+    return builder.select(takes_a, a, b)
+
+
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def along_line(typing: Any, taps: Any, is_real: Any, x: Any, offsets: Any, w: Any, out: Any, count: Any) -> Any:
-    """out[n] = the sum of w[t] * x[offsets[t] + n] over the taps, for n < count; x, offsets, w and out are addresses."""
+def along_line(typing: Any, taps: Any, kind: Any, x: Any, offsets: Any, w: Any, out: Any, count: Any) -> Any:
+    """out[n] = the sum of w[t] * x[offsets[t] + n] over the taps, for n < count, or the maximum of x[offsets[t] + n]; x, offsets, w and
+    out are addresses.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element = REAL if is_real.literal_value else WORD
+        element = WORD if kind.literal_value == CODES else REAL
         vector, number = ir.VectorType(element, LANES), taps.literal_value
         _, _, x, offsets, w, out, count = arguments
         source, target, weights = (builder.inttoptr(one, element.as_pointer()) for one in (x, out, w))
         distances = builder.inttoptr(offsets, AT.as_pointer())
         places = [builder.load(builder.gep(distances, [_of(AT, t)])) for t in range(number)]
+        is_maximum = kind.literal_value == MAXIMA
         by = [_spread(builder, builder.load(builder.gep(weights, [_of(AT, t)])), vector) for t in range(number)]
+        start_value = _of(vector, [float("-inf")] * LANES if is_maximum else None)
         steps = builder.sdiv(builder.add(count, _of(AT, STEP - 1)), _of(AT, STEP))
         with cgutils.for_range(builder, steps) as loop:
             start = builder.mul(loop.index, _of(AT, STEP))
             for part in range(STEP // LANES):
                 at = builder.add(start, _of(AT, part * LANES))
-                total = _of(vector, None)
+                total = start_value
                 for place, weight in zip(places, by, strict=True):
-                    total = _multiply_add(
-                        builder, weight, _load(builder, source, builder.add(at, place), vector), total
-                    )
+                    value = _load(builder, source, builder.add(at, place), vector)
+                    if is_maximum:
+                        total = _greater(builder, value, total)
+                    else:
+                        total = _multiply_add(builder, weight, value, total)
                 builder.store(total, builder.bitcast(builder.gep(target, [at]), vector.as_pointer()), align=4)
         return context.get_dummy_value()
 
     at = types.int64
-    return types.void(taps, is_real, at, at, at, at, at), generate
+    return types.void(taps, kind, at, at, at, at, at), generate
 
 
 def _bounded(builder: Any, y: Any, low: Any, high: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -227,6 +227,19 @@ def non_max_suppression(
     center_point_box: int = 0,
 ) -> Array:
     """(batch, class, box) of the best boxes, each overlapping no better one by more than the threshold."""
+    return best_boxes(boxes, scores, max_boxes, iou_threshold, score_threshold, center_point_box, _suppressed)
+
+
+def best_boxes(
+    boxes: Array,
+    scores: Array,
+    max_boxes: Array | None,
+    iou_threshold: Array | None,
+    score_threshold: Array | None,
+    center_point_box: int,
+    suppressed: Callable[[Array, float, int], Sequence[int] | Array],
+) -> Array:
+    """NonMaxSuppression, where ``suppressed`` chooses among the boxes of one class, the best first, by their edges and areas."""
     if center_point_box not in (0, 1):
         raise ValueError(f"center_point_box is {center_point_box}, not 0 or 1")
     if boxes.shape[::2] != (scores.shape[0], 4) or boxes.shape[1] != scores.shape[2]:
@@ -251,7 +264,7 @@ def non_max_suppression(
             values = scores[batch, label]
             order = np.arange(len(values)) if least is None else np.flatnonzero(values > least)
             order = order[np.argsort(-values[order], kind="stable")]
-            best = order[_suppressed(edges[:, batch].take(order, 1), overlap, limit)]
+            best = order[suppressed(edges[:, batch].take(order, 1), overlap, limit)]
             rows = np.empty((len(best), 3), INT64)
             rows[:, 0], rows[:, 1], rows[:, 2] = batch, label, best
             chosen.append(rows)

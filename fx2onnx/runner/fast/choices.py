@@ -1,0 +1,159 @@
+"""Choices among many: TopK and NonMaxSuppression, and images read at positions (GridSample)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.fast.compiled import compiled, f32, i32, ordered
+from fx2onnx.semantics.kernels.vision import best_boxes
+from fx2onnx.semantics.types import FLOAT32, INT64, Array
+
+
+@compiled
+def _suppressed(edges: Array, overlap: Any, limit: int, best: Array) -> int:
+    """The first boxes, in order, of which none overlaps an earlier one by more; returns how many they are."""
+    count = 0
+    for box in range(edges.shape[1]):
+        if count >= limit:
+            break
+        is_free = True
+        for place in range(count):
+            other = best[place]
+            high = min(edges[2, box], edges[2, other]) - max(edges[0, box], edges[0, other])
+            wide = min(edges[3, box], edges[3, other]) - max(edges[1, box], edges[1, other])
+            common = max(high, f32(0)) * max(wide, f32(0))
+            if common / (edges[4, box] + edges[4, other] - common) > overlap:
+                is_free = False
+                break
+        if is_free:
+            best[count] = box
+            count += 1
+    return count
+
+
+def _choose(edges: Array, overlap: float, limit: int) -> Array:
+    best = np.empty(min(limit, edges.shape[1]), INT64)
+    chosen: Array = best[: _suppressed(np.ascontiguousarray(edges), f32(overlap), limit, best)]
+    return chosen
+
+
+def call_NonMaxSuppression(
+    boxes: Array,
+    scores: Array,
+    max_boxes: Array | None = None,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+    *,
+    center_point_box: int = 0,
+) -> Array | None:
+    overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(()))
+    if boxes.dtype != FLOAT32 or not overlap >= 0 or max_boxes is None or int(max_boxes.reshape(())) < 1:
+        return None
+    if not np.isfinite(boxes).all():
+        return None
+    return best_boxes(boxes, scores, max_boxes, iou_threshold, score_threshold, center_point_box, _choose)
+
+
+@compiled
+def _sift(heap: Array, size: int) -> None:
+    """Put the least key first again after the first was replaced."""
+    place, key = 0, heap[0]
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = key
+
+
+@compiled
+def _top_k(x: Array, sign: Any, heap: Array, values: Array, places: Array) -> bool:
+    """The largest of ``sign`` times each row, in order; of equals, the lower place. False where there is a NaN."""
+    count, size = values.shape[1], x.shape[1]
+    for r in range(x.shape[0]):
+        least = np.int64(-9223372036854775807)
+        heap[:count] = least
+        for j in range(size):
+            number = x[r, j]
+            if number != number:
+                return False
+            key = (np.int64(ordered(sign * number + f32(0))) << np.int64(32)) | np.int64(0x7FFFFFFF - j)
+            if key > least:
+                heap[0] = key
+                _sift(heap, count)
+                least = heap[0]
+        last = count
+        while last > 0:
+            last -= 1
+            key = heap[0]
+            j = 0x7FFFFFFF - (key & np.int64(0x7FFFFFFF))
+            places[r, last] = j
+            values[r, last] = x[r, j]
+            heap[0] = heap[last]
+            _sift(heap, last)
+    return True
+
+
+def call_TopK(
+    x: Array, k: Array | int, *, axis: int = -1, largest: int = 1, sorted: int = 1, **_: Any
+) -> tuple[Array, Array] | None:
+    if x.dtype != FLOAT32 or not x.ndim or axis not in (-1, x.ndim - 1) or np.size(k) != 1 or not x.size:
+        return None
+    count, size = int(np.reshape(k, ())), x.shape[-1]
+    if not 0 < count <= size or size >= 1 << 31:
+        return None
+    shape = (*x.shape[:-1], count)
+    values, places = np.empty(shape, FLOAT32), np.empty(shape, INT64)
+    rows = np.require(x, FLOAT32, ["C", "W"]).reshape(-1, size)
+    given = f32(1 if largest else -1), np.empty(count, INT64), values.reshape(-1, count), places.reshape(-1, count)
+    return (values, places) if _top_k(rows, *given) else None
+
+
+@compiled
+def _bilinear(x: Array, grid: Array, scale: Any, shift: Any, y: Array) -> None:
+    """Shapes: x [C, H, W], grid [positions, 2], y [C, positions]; a position is ((g + 1) * size * scale) - shift, as both alignments have it."""
+    channels, high, wide = x.shape
+    for p in range(grid.shape[0]):
+        u = (grid[p, 0] + f32(1)) * f32(0.5) * (f32(wide) - scale) - shift
+        v = (grid[p, 1] + f32(1)) * f32(0.5) * (f32(high) - scale) - shift
+        if not (abs(u) < f32(1e9) and abs(v) < f32(1e9)):
+            for c in range(channels):
+                y[c, p] = f32(np.nan)
+            continue
+        left, top = np.floor(u), np.floor(v)
+        a, b = u - left, v - top
+        j, i = i32(left), i32(top)
+        is_left, is_right, is_top, is_low = 0 <= j < wide, -1 <= j < wide - 1, 0 <= i < high, -1 <= i < high - 1
+        for c in range(channels):
+            total = f32(0)
+            if is_top and is_left:
+                total += x[c, i, j] * ((f32(1) - a) * (f32(1) - b))
+            if is_top and is_right:
+                total += x[c, i, j + 1] * (a * (f32(1) - b))
+            if is_low and is_left:
+                total += x[c, i + 1, j] * ((f32(1) - a) * b)
+            if is_low and is_right:
+                total += x[c, i + 1, j + 1] * (a * b)
+            y[c, p] = total
+
+
+def call_GridSample(
+    x: Array, grid: Array, *, mode: str = "", padding_mode: str = "zeros", align_corners: int = 0, **_: Any
+) -> Array | None:
+    if x.dtype != FLOAT32 or grid.dtype != FLOAT32 or x.ndim != 4 or grid.ndim != 4 or padding_mode != "zeros":
+        return None
+    if mode not in ("", "linear", "bilinear") or grid.shape[-1] != 2 or len(grid) != len(x) or not x.size:
+        return None
+    y = np.empty((*x.shape[:2], *grid.shape[1:3]), FLOAT32)
+    image, places = np.require(x, FLOAT32, ["C", "W"]), np.require(grid, FLOAT32, ["C", "W"])
+    scale, shift = (f32(1), f32(0)) if align_corners else (f32(0), f32(0.5))
+    flat = places.reshape(len(x), math.prod(grid.shape[1:3]), 2)
+    for sample in range(len(x)):
+        _bilinear(image[sample], flat[sample], scale, shift, y[sample].reshape(x.shape[1], -1))
+    return y

@@ -83,7 +83,8 @@ def _top_k(x: Array, sign: Any, heap: Array, values: Array, places: Array) -> bo
             number = x[r, j]
             if number != number:
                 return False
-            key = (np.int64(ordered(sign * number + f32(0))) << np.int64(32)) | np.int64(0x7FFFFFFF - j)
+            bits = i32(0) if number == f32(0) else ordered(sign * number)  # of the two zeros, one
+            key = (np.int64(bits) << np.int64(32)) | np.int64(0x7FFFFFFF - j)
             if key > least:
                 heap[0] = key
                 _sift(heap, count)

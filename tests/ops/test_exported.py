@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from tests.support import check
+from tests.support import Engines, check
 
 R, T = torch.randn, torch.tensor
 torch.manual_seed(0)
@@ -80,6 +81,14 @@ OF_NO_ROWS: list[Callable[..., Any]] = [
 @pytest.mark.parametrize("function", OF_NO_ROWS)
 def test_loops_and_scans_end_on_no_rows(function: Callable[..., Any]) -> None:
     check(function, (R(5, 4),), others=[(R(0, 4),), (R(1, 4),)], dynamic_shapes=({0: "rows"},))
+
+
+@pytest.mark.parametrize("function", [torch.floor_divide, torch.fmod, lambda x, y: x % y])
+def test_integers_divided_by_zero_are_an_error_in_every_engine(function: Callable[..., Any]) -> None:
+    engines = Engines(fx2onnx.export(lambda x, y: function(x, y), (T([7, -7]), T([2, 3]))).model_proto)
+    for session in engines.sessions.values():
+        with pytest.raises(Exception, match=r"(?i)zero"):
+            session.run(None, {"x": np.int64([7, -7]), "y": np.int64([2, 0])})
 
 
 def test_least_squares_of_dynamic_sizes_are_refused_by_name() -> None:

@@ -82,11 +82,17 @@ def _div(a: Array, b: Array, out: Array) -> None:
     if a.dtype.kind not in "iu":
         np.divide(a, b, out=out)
         return
-    divisor = np.where(b == 0, np.ones((), b.dtype), b)
-    quotient = np.floor_divide(a, divisor)
+    _refuse_zeros(b)
+    quotient = np.floor_divide(a, b)
     if a.dtype.kind == "i":
-        quotient += ((quotient * divisor != a) & ((a < 0) != (divisor < 0))).astype(a.dtype)
-    np.copyto(out, np.where(b == 0, np.zeros((), a.dtype), quotient))
+        quotient += ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)
+    np.copyto(out, quotient)
+
+
+def _refuse_zeros(divisor: Array) -> None:
+    """ONNX leaves integers divided by zero undefined; PyTorch and onnxruntime raise."""
+    if not divisor.all():
+        raise ZeroDivisionError("an integer is divided by zero")
 
 
 def _pow(a: Array, b: Array, out: Array) -> None:
@@ -198,9 +204,11 @@ _register_binary("Pow", 7, _pow, broadcast_first)
 def mod(a: Array, b: Array, *, fmod: int = 0, version: int = 28) -> Array:
     """The remainder; its sign is the divisor's, or the dividend's with ``fmod=1``.
 
-    Numerics: a remainder by zero is 0 for integers, NaN for floats.
+    Raises:   ZeroDivisionError for integers; the remainder of floats by zero is NaN.
     """
     check_same_dtype((a, b))
+    if a.dtype.kind in "iu":
+        _refuse_zeros(b)
     if fmod != 1 and version < 28 and is_float(a.dtype):
         raise ValueError("before opset 28 there is of floats the remainder of fmod=1 only")
     check_shape(broadcast_shape((a, b)), a.dtype)

@@ -84,6 +84,7 @@ def capture(
     """
     with record("bind arguments"):
         root = as_module(module)
+        _refuse_lazy(root)
         positional, named = normalise_args(root, args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
         asked, calls = _sizes_asked_for(root, arguments, options)
@@ -304,6 +305,16 @@ def as_module(module: Any) -> torch.nn.Module:
         f"an object of type {type(module).__name__} is not a module",
         next="build the module, then module.load_state_dict(...)" if is_state else _NO_MODULE,
     )
+
+
+def _refuse_lazy(root: torch.nn.Module) -> None:
+    """Raise UserError E101 where a parameter or buffer gets its shape in the first call only."""
+    lazy = [
+        name for name, each in (*root.named_parameters(), *root.named_buffers()) if torch.nn.parameter.is_lazy(each)
+    ]
+    if lazy:
+        what = f"the shape of {lazy[0]} is not known before the module's first call"
+        raise UserError("E101", what, next="call module(*args, **kwargs) once, then export it")
 
 
 class _FunctionModule(torch.nn.Module):

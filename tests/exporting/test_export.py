@@ -250,6 +250,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         ("model.onnx", (), "E001", ["str", "pass an nn.Module or a function", "fx2onnx.optimize(file)"]),
         (fx2onnx.export(torch.nn.ReLU(), (torch.ones(1),)), (), "E001", ["ExportResult is not a module", "optimize"]),
         (torch.nn.ReLU, (torch.ones(1),), "E001", ["ReLU is a class", "ReLU(...).eval()"]),
+        (torch.nn.LazyLinear(3), (torch.ones(2, 2),), "E101", ["the shape of weight", "once, then export"]),
         (torch.nn.Linear(3, 4).state_dict(), (torch.ones(1, 3),), "E001", ["not a module", "load_state_dict"]),
     ],
 )

@@ -145,7 +145,7 @@ class ChunkedActions(nn.Module):
 
 
 @dataclass(frozen=True)
-class Scale:
+class FeatureScale:
     """The scale of a feature's numbers: to mean 0 and deviation 1, or of a range to -1 to 1. A number that never changes is -1."""
 
     start: Tensor
@@ -161,7 +161,7 @@ class Scale:
         return ((value + 1) / 2 if self.is_range else value) * self.width + self.start
 
 
-def _scale(config: PolicyConfig, name: str, feature: Feature, statistics: Statistics) -> Scale | None:
+def _scale(config: PolicyConfig, name: str, feature: Feature, statistics: Statistics) -> FeatureScale | None:
     """The scale of a feature; None where its numbers stay as they are."""
     mode = config.normalization_mapping.get(feature.type.name)
     if mode is None or mode.name == "IDENTITY" or name not in statistics:
@@ -180,5 +180,5 @@ def _scale(config: PolicyConfig, name: str, feature: Feature, statistics: Statis
         )
     first, second = (torch.as_tensor(statistics[name][key], dtype=torch.float32) for key in (low, high))
     if mode.name == "MEAN_STD":
-        return Scale(first, second, is_range=False)
-    return Scale(first, torch.where(second == first, _EPSILON, second - first), is_range=True)
+        return FeatureScale(first, second, is_range=False)
+    return FeatureScale(first, torch.where(second == first, _EPSILON, second - first), is_range=True)

@@ -8,38 +8,28 @@ learnt of sizes in it.
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import NamedTuple
 
 import torch
 import torch.fx
 
 from fx2onnx.base.code_patch import answers_for_caller
-from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.branches.other_side import (
-    NAME,
-    adds_in_place,
-    appended,
-    as_tensor,
-    run_other_side,
-)
-from fx2onnx.capture.branches.sides import replaced_in, returned_in
 from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
 from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.python.places import put
+from fx2onnx.capture.python.held import MISSING
 from fx2onnx.capture.reasons import is_about_number
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import IsNoBranch
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import Memory, ValuesBefore, View
+from fx2onnx.capture.recording.values import Memory, ValuesBefore, View, dims_of
 from fx2onnx.capture.registry import load_family
-from fx2onnx.capture.shapes.size_arguments import IndicesOfSizes
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
@@ -65,16 +55,13 @@ class _Open:
     signed: frozenset[str]
     some: frozenset[Dim]
     first_unbacked: int
-    other: Mapping[str, object]
-    """The variables that the statements in the place of the body have given values; numbers among them as tensors."""
-    other_graph: torch.fx.Graph
-    is_in_turn: bool
-    """True if variables may become others, which stand for both sides."""
 
-    def lists(self) -> Mapping[str, list[object]]:
-        """The lists to which both sides append an element."""
-        found = {name: self.frame.f_locals.get(name) for name in appended(self.statement.other)}
-        return {name: value for name, value in found.items() if isinstance(value, list)}
+
+class _Replaced(NamedTuple):
+    """A tensor that a variable has behind a body, with the one that it has where the body does not run."""
+
+    after: torch.Tensor
+    before: torch.Tensor
 
 
 @answers_for_caller
@@ -89,7 +76,7 @@ class IfBodies(RunPlugin):
         ):  # a hook of imports would be seen to run in a body
             load_family(name)
         self._open: list[_Open] = []
-        self._watch = SideEffectWatch(self._side_effect, self._at_line)
+        self._watch = SideEffectWatch(more_than_computing, self._at_line)
         self._inner: set[torch.fx.Graph] = set()
         """Graphs of bodies that are over: what they made is used in them only."""
         self._sizes: set[str] = set()
@@ -102,16 +89,6 @@ class IfBodies(RunPlugin):
         self._watch.end()
         del self._watch
         self._open.clear()
-
-    def _side_effect(self, frame: FrameType, function: object) -> str:
-        """Name what a body does beyond computing; to append to a list is nothing where the other side appends to it, too."""
-        body = self._open[-1] if self._open and self._open[-1].frame is frame else None
-        if body is not None and isinstance(getattr(function, "__self__", None), list):
-            is_append = getattr(function, "__name__", "") == "append"
-            if is_append and any(function.__self__ is found for found in body.lists().values()):  # type: ignore[attr-defined]
-                return ""
-        is_other = function is None and frame.f_code.co_name == NAME  # what that changes in place is known
-        return "" if is_other else more_than_computing(frame, function)
 
     @property
     def are_open(self) -> bool:
@@ -136,57 +113,20 @@ class IfBodies(RunPlugin):
         returned = statement.returned_in(frame)
         if (statement.returned is not None and returned is None) or statement.goes_on_with_iterator(frame):
             return None
-        if statement.other and not self._is_in_turn():
+        if tracer.has_loops and tracer.plugin("loops").open and not statement.replaces_tensors_only(frame):
             return None
         if any(memory.late is not None for memory, _, _ in ValuesBefore(tracer.values).memories.values()):
             return None
         tracer.values.mark()
-        body = self._opened(frame, statement, test, returned)
-        if statement.other:
-            with tracer.mode if isinstance(test, Node) else contextlib.nullcontext():  # an operator asks
-                other = self._run_other(body)
-            body = replace(self._opened(frame, statement, test, returned), other=other, other_graph=body.graph)
+        env = tracer.sizes
+        body = _Open(
+            frame, statement, test, returned, tracer.values.where, torch.fx.Graph(), dict(frame.f_locals),
+            ValuesBefore(tracer.values), _facts(tracer), env.facts.signed, env.some, env.next_unbacked,
+        )  # fmt: skip
         self._open.append(body)
         tracer.values.graph = body.graph
         self._watch.begin(frame)
         return statement.runs_where
-
-    def _is_in_turn(self) -> bool:
-        """Return whether Python is in a loop of the file, where no path of its own is left for the statement."""
-        return self.tracer.has_loops and bool(self.tracer.plugin("loops").open)
-
-    def _opened(
-        self, frame: FrameType, statement: Conditional, test: Node | Relation, returned: torch.Tensor | None
-    ) -> _Open:
-        tracer, env = self.tracer, self.tracer.sizes
-        return _Open(
-            frame, statement, test, returned, tracer.values.where, torch.fx.Graph(), dict(frame.f_locals),
-            ValuesBefore(tracer.values), _facts(tracer), env.facts.signed, env.some, env.next_unbacked, {},
-            torch.fx.Graph(), self._is_in_turn(),
-        )  # fmt: skip
-
-    def _run_other(self, body: _Open) -> Mapping[str, object]:
-        """Record the statements that run in the place of the body. Returns the variables that they give values."""
-        tracer = self.tracer
-        if adds_in_place(body.statement.other, body.frame):
-            raise IsNoBranch("something that is no tensor is changed")
-        tracer.values.graph = body.graph
-        is_outermost = not self._open
-        self._watch.begin()
-        try:
-            with IndicesOfSizes():  # an operator of Python's asks, which suspends that mode
-                found = run_other_side(body.statement.other, body.frame)
-        except UserError as error:
-            raise IsNoBranch("a body fails") from error
-        if self._watch.seen:
-            raise IsNoBranch(self._watch.seen)
-        if is_outermost:
-            self._watch.end()
-        now = {name: as_tensor(value, None) if type(value) is torch.SymInt else value for name, value in found.items()}
-        if tracer.values.graph is not body.graph or _facts(tracer) != body.facts or body.before.written():
-            raise IsNoBranch("the other side does more than to give variables values")
-        self._leave(tracer, body)
-        return now
 
     def saw_call(self, node: Node) -> None:
         """Raises IsNoBranch where a call uses what was made in a body that is over."""
@@ -255,25 +195,20 @@ class IfBodies(RunPlugin):
             raise IsNoBranch("a body ends within a function of control flow")
         if _facts(tracer) != body.facts:
             raise IsNoBranch("something was learnt of sizes")
-        replaced = (
-            replaced_in(tracer, body, read_later(body.frame)) if is_going_on else returned_in(tracer, body, value)
-        )
+        replaced = _replaced_in(tracer, body) if is_going_on else _returned_in(tracer, body, value)
         after = [tracer.values.node_of(one.after) for one in replaced]
         written = body.before.written()
         after += [memory.node for memory, _ in written]
         self._leave(tracer, body)
-        others = [as_tensor(one.before, one.after) for one in replaced]
-        before = [*map(tracer.values.node_of, others)] + [node for _, node in written]
+        before = [tracer.values.node_of(one.before) for one in replaced] + [node for _, node in written]
         joined = self._joined(tracer, body, after, before) if after else []
-        for one, other, node in zip(replaced, others, joined, strict=False):
+        for one, node in zip(replaced, joined, strict=False):
             info = node.meta["val"]
-            tensor = tracer.values.new_fake(info.dims, info.dtype, one.after.device) if one.place else one.after
-            view = tracer.values.views[id(tensor)] = View(Memory(node, info), (), node, info, 0, tensor)
-            for memory in (view.memory, *(tracer.values.view_of(each).memory for each in (other, one.after))):
-                self._fixed[id(memory)] = memory
-            now = tensor.item() if one.is_number else tensor
-            if one.place is not None:
-                put(one.place, now)
+            memory = Memory(node, info)
+            for tensor in one:
+                self._fixed[id(tracer.values.view_of(tensor).memory)] = tracer.values.view_of(tensor).memory
+            tracer.values.views[id(one.after)] = View(memory, (), node, info, 0, one.after)
+            self._fixed[id(memory)] = memory
         for (memory, _), node in zip(written, joined[len(replaced) :], strict=True):
             memory.node = node
             memory.version += 1
@@ -292,13 +227,63 @@ class IfBodies(RunPlugin):
         infos = tuple(node.meta["val"] for node in after)
         if infos != tuple(node.meta["val"] for node in before):
             raise IsNoBranch("a body changes the type of a tensor")
-        ran, left_out = Nested(body.graph, [], after, infos), Nested(body.other_graph, [], before, infos)
+        ran, left_out = Nested(body.graph, [], after, infos), Nested(torch.fx.Graph(), [], before, infos)
         sides = (ran, left_out) if body.statement.runs_where else (left_out, ran)
         with tracer.values.at(body.where):
             node = tracer.values.call(HIGHER_ORDER["cond"], (body.test, *sides, []), {}, infos)
             parts = [tracer.values.call(operator.getitem, (node, index), {}, info) for index, info in enumerate(infos)]
         self.notes.append(Assumption("both branches of a decision by data are in the file", body.where))
         return parts
+
+
+def _replaced_in(tracer: Tracer, body: _Open) -> list[_Replaced]:
+    """The tensors of variables that another one has replaced. Raises IsNoBranch where another variable differs that may be read
+    later.
+    """
+    replaced: dict[int, _Replaced] = {}
+    now = body.frame.f_locals
+    for name in sorted({*body.variables, *now} & read_later(body.frame)):
+        before, after = body.variables.get(name, MISSING), now.get(name, MISSING)
+        if before is after or _is_equal_number(before, after):
+            continue
+        if not isinstance(after, torch.Tensor) or not isinstance(before, torch.Tensor):
+            raise IsNoBranch(f"the variable {name} is another one")
+        if replaced.setdefault(id(after), _Replaced(after, before)).before is not before:
+            raise IsNoBranch("a tensor takes the place of two")
+        _check_pair(tracer, body, after, before)
+    return [*replaced.values()]
+
+
+def _returned_in(tracer: Tracer, body: _Open, value: object) -> list[_Replaced]:
+    """The tensor that the function returns, with the one that it returns where the body does not run."""
+    if value is None and body.returned is None:
+        return []
+    if not isinstance(value, torch.Tensor) or body.returned is None:
+        raise IsNoBranch("a function returns something else than a tensor")
+    if value is body.returned:
+        return []
+    _check_pair(tracer, body, value, body.returned)
+    return [_Replaced(value, body.returned)]
+
+
+def _check_pair(tracer: Tracer, body: _Open, after: torch.Tensor, before: torch.Tensor) -> None:
+    """Raises IsNoBranch where the tensor that a variable has may not stand for the one that it had, too."""
+    memories = body.before.memories
+    was, is_now = tracer.values.views.get(id(before)), tracer.values.views.get(id(after))
+    if was is None or is_now is None or id(was.memory) not in memories or id(is_now.memory) in memories:
+        raise IsNoBranch("a variable has a tensor that was there before")
+    if type(after) is not type(before) or after.device != before.device or _layout(after) != _layout(before):
+        raise IsNoBranch("a variable has a tensor of another type")
+    if was.memory.version != memories[id(was.memory)][2]:
+        raise IsNoBranch("a tensor is written and replaced")
+
+
+def _layout(tensor: torch.Tensor) -> object:
+    return tensor.dtype, dims_of(tensor), [size if type(size) is int else str(size) for size in tensor.stride()]
+
+
+def _is_equal_number(one: object, other: object) -> bool:
+    return type(one) is type(other) and isinstance(one, bool | int | float | str | None) and one == other
 
 
 def _is_by_data(tracer: Tracer, test: Relation) -> bool:

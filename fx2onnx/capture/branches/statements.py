@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import torch
 
-from fx2onnx.capture.branches.other_side import appended, is_flat
 from fx2onnx.torchcompat.source_ast import Place, UnreadableError, place_of, position, tree_of, value_of
 
 
@@ -30,8 +29,6 @@ class Conditional:
     """The truth of what Python asks with which they run."""
     returned: ast.expr | None = None
     """The value that the function returns if the statements do not run and it ends there."""
-    other: Sequence[ast.stmt] = ()
-    """The statements that run in their place, which give variables values."""
 
     def covers(self, line: int) -> bool:
         return self.body[0].lineno <= line <= (self.body[-1].end_lineno or 0)
@@ -48,6 +45,16 @@ class Conditional:
         except UnreadableError:
             return None
         return value if isinstance(value, torch.Tensor) else None
+
+    def replaces_tensors_only(self, frame: FrameType) -> bool:
+        """Return whether all variables that get a value have a tensor as the frame comes to the statements."""
+        names = {
+            node.id
+            for one in self.body
+            for node in ast.walk(one)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        return all(isinstance(frame.f_locals.get(name), torch.Tensor) for name in names & read_later(frame))
 
     def changes_tensors_only(self, frame: FrameType, line: int) -> bool:
         """Return whether what the statements of a line change in place, as the frame comes to it, are tensors; or numbers."""
@@ -85,7 +92,7 @@ def _conditionals(code: CodeType) -> Mapping[Place, Conditional]:
     for parent in ast.walk(tree_of(code)):
         for _, rows in ast.iter_fields(parent):
             for index, statement in enumerate(rows if isinstance(rows, list) else []):
-                if isinstance(statement, ast.If) and (not statement.orelse or is_flat(statement.orelse)):
+                if isinstance(statement, ast.If) and not statement.orelse:
                     is_tail = rows is getattr(parent, "body", None)
                     found |= _by_place(statement, parent, rows[index + 1 :] if is_tail else [])
     return found
@@ -97,17 +104,15 @@ def _by_place(statement: ast.If, parent: ast.AST, rest: Sequence[ast.stmt]) -> M
     last = test.values[-1] if isinstance(test, ast.BoolOp) else test
     is_not = isinstance(last, ast.UnaryOp) and isinstance(last.op, ast.Not)
     asked = last.operand if isinstance(last, ast.UnaryOp) and is_not else last
-    leaves = None if statement.orelse else _leaves(statement.body, parent)
+    leaves = _leaves(statement.body, parent)
     body = statement.body if leaves is None else rest
     is_whole = last is test
-    if not body or not _asks_once(asked) or ((leaves is not None or statement.orelse) and not is_whole):
-        return {}
-    if statement.orelse and appended(statement.body) != appended(statement.orelse):
+    if not body or not _asks_once(asked) or (leaves is not None and not is_whole):
         return {}
     if not _is_plain(body, () if leaves is None else (type(leaves),)):
         return {}
     returned = leaves.value if isinstance(leaves, ast.Return) else None
-    conditional = Conditional(body, is_not == (leaves is not None), returned, statement.orelse)
+    conditional = Conditional(body, is_not == (leaves is not None), returned)
     places: list[ast.expr | ast.stmt] = [asked, last, statement] if is_whole else [asked]
     return dict.fromkeys(map(place_of, places), conditional)
 

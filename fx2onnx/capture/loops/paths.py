@@ -25,7 +25,7 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.relation import Relation
 
-MOST_PATHS = 16
+MOST_PATHS = 64
 """Paths through a turn: each is a run of the turn, and they lie within each other in the file."""
 
 

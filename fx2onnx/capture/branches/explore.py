@@ -203,7 +203,7 @@ class Exploration:
                         return Aborted(outcome), trace
                     return replace(outcome, error=on_one_way(outcome.error, trace.decisions)), trace
                 drop_frames(error)
-                if made >= trace.most:
+                if made >= trace.most or trace.is_loop(error):
                     return self._in_a_row(error, trace), trace
                 if made >= min(self._runs_left - 1, self._by_data_left):
                     return self._too_many(error, MAX_PATHS), trace
@@ -219,11 +219,11 @@ class Exploration:
     def _in_a_row(self, error: UserError, trace: DecisionTrace) -> Failed:
         """Too many decisions of one run; where they are on one line, Python loops until a size is reached."""
         failed = self._too_many(error, trace.most, "decisions on a path")
-        if {decision.where for decision in trace.decisions[1:]} != {error.where} or error.code != "E105":
+        is_loop = trace.is_loop(error) or {each.where for each in trace.decisions[1:]} == {error.where}
+        if error.code != "E105" or not is_loop:
             return failed
-        why = getattr(failed.error, "why", "")
         next = f"or make the size static (leave {', '.join(sorted(trace.sizes))} out of dynamic_shapes)"
-        error = UserError("E105", error.what, where=error.where, why=why, next=(LOOP_IN_TENSORS, next))
+        error = UserError("E105", error.what, where=error.where, why=failed.error.why, next=(LOOP_IN_TENSORS, next))  # type: ignore[attr-defined]
         return Failed(self._attempt, error, Reason.PATHS)
 
     def _without_ones(self, other: Path, trace: DecisionTrace, depth: int) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -201,6 +202,8 @@ class Live(NamedTuple):
     at_head: frozenset[str]
     in_body: frozenset[str]
     """In another turn, or behind it where the turn does not change them."""
+    targets: frozenset[str]
+    """The variables to which a ``for`` gives the element."""
 
 
 def live_variables(frame: FrameType, stays: bool | None = None) -> Live:
@@ -215,7 +218,15 @@ def live_variables(frame: FrameType, stays: bool | None = None) -> Live:
         jump = next(one for one in dis.get_instructions(code) if one.offset >= frame.f_lasti and "_IF_" in one.opname)
         after = min(offset for offset in live if offset > jump.offset)
         body = jump.argval if stays is ("IF_TRUE" in jump.opname) else after
-    return Live(live[frame.f_lasti] | shared, live[body] | shared)
+    targets = frozenset(_targets(code, frame.f_lasti)) if stays is None else frozenset[str]()
+    return Live(live[frame.f_lasti] | shared, live[body] | shared, targets)
+
+
+def _targets(code: CodeType, head: int) -> set[str]:
+    """The variables to which a ``for`` gives the element."""
+    behind = (one for one in dis.get_instructions(code) if one.offset > head)
+    stores = itertools.takewhile(lambda one: one.opname.startswith(("STORE_", "UNPACK_SEQUENCE")), behind)
+    return {one.argval for one in stores if isinstance(one.argval, str)}
 
 
 @lru_cache(maxsize=256)

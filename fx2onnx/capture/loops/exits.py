@@ -18,7 +18,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
-from fx2onnx.capture.loops.state import Change, Grown
+from fx2onnx.capture.loops.state import Change, Grown, Remade
 from fx2onnx.capture.loops.truths import node_of, number
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.python.places import value_at
@@ -85,14 +85,17 @@ class Exits:
         self.found.append(Left(test, node_of(values, test), memories, again=again))
         self._loop.left_again.setdefault(again)
 
-    def add(self, test: Test, plan: Value, held: Value) -> None:
-        """Python leaves where the test holds."""
+    def add(self, test: Test, plan: Value, held: Value, *, in_call: bool) -> None:
+        """Python leaves where the test holds. ``in_call``: an operator asks, and no others are recorded meanwhile."""
         values = self._loop.tracer.values
         counts: dict[object, int] = {}
         is_clean = not self._loop.paths.has_several
-        for each in held.changes(plan.markers, is_over=False):
+        for each in held.changes(plan, is_over=False):
             if isinstance(each, str):
                 raise self._loop.loops.refused(each)
+            if isinstance(each, Remade):
+                is_clean &= each.identity in plan.states and plan.states[each.identity].is_as_given()
+                continue
             grown = each if isinstance(each, Grown) else plan.longer(each)
             if grown is not None:
                 counts[grown.identity] = len(grown.items)
@@ -104,6 +107,9 @@ class Exits:
             value = value_at(entry.place)
             leaves = [leaf.value for leaf in flatten(value)[0]]
             found[key] = None if value is MISSING else [_kept(values, leaf) for leaf in leaves]
+        with self._loop.tracer.mode if in_call else contextlib.nullcontext():
+            found |= {key: [values.node_of(state.now(self._loop))] for key, state in plan.states.items()}
+        is_clean &= all(state.is_as_given() for state in plan.states.values())
         memories = {key: memory.present() for key, (memory, carried) in plan.memories.items()}
         is_clean &= all(memory.version == carried.given_version for memory, carried in plan.memories.values())
         is_clean &= all(memory.node is node for memory, node, _ in self._loop.memories_before())
@@ -144,7 +150,7 @@ class Exits:
             value = leaves[index] if leaves is not None and index < len(leaves) else part.given
             return _as_node(self._loop.tracer.values, value)
 
-        return Join(output, at_exit)
+        return Join(output, at_exit, may_differ=bool(part.free()))
 
     def at_list(self, key: object, count: int, carried: HandedOn, output: torch.fx.Node) -> Join:
         """The last element of a list, or its length, behind the turn."""

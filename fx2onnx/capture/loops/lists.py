@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.fx
@@ -17,6 +17,7 @@ from fx2onnx.capture.loops.state import Change, Grown, grown_list
 from fx2onnx.capture.loops.turns import Repeat, Turns, become
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.python.places import put
+from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.capture.registry import load_family
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -38,8 +39,8 @@ class ListPart:
     sample: Value
     info: TensorInfo | None
     number: int
-    pack: tuple[HandedOn, int] | None = None
-    """All such parts one behind the other, where they differ in a size, and the axis of that."""
+    pack: tuple[HandedOn, list[int]] | None = None
+    """All such parts one behind the other, where they differ in sizes, and the axes of these."""
 
     @property
     def item_key(self) -> Hashable:
@@ -57,6 +58,8 @@ class ListPart:
         """The type of a part that a turn does not add."""
         if self.info is not None and not self.is_packed:
             return at_turn(self.info, index)  # type: ignore[no-any-return]
+        if self.is_packed and len(axes_of(self.info)) > 1:
+            return TensorInfo(torch.int64, (len(axes_of(self.info)),))
         is_real = isinstance(self.sample, float | torch.SymFloat) and not self.is_packed
         return TensorInfo(
             torch.bool if isinstance(self.sample, bool) else torch.float64 if is_real else torch.int64, ()
@@ -88,6 +91,8 @@ class GrowingLists:
         self._lengths: list[tuple[object, HandedOn]] = []
         """The numbers of what the turns before added to a list, where some add nothing."""
         self._slots: dict[object, list[ListPart]] = {}
+        self.read_whole: set[object] = set()
+        """The lists of which the turn reads more than the last element."""
         self.markers: frozenset[int] = frozenset()
         """Ids of what stands in lists for what former turns added."""
 
@@ -118,16 +123,15 @@ class GrowingLists:
         held = grown.holder if grown.place is None else [*grown.before]
         item, info = grown.sample[-1], grown.infos[-1]
         is_tensor = isinstance(item, torch.Tensor)
-        if info is None:
-            info = TensorInfo(torch.float32, ())
-        start = held[-1] if held else None
+        device = item.device if is_tensor else torch.device("cpu")
+        if info is None:  # of a number
+            info = tensor_info(self.loop.loops.as_tensor(item))
+        start = list.__getitem__(held, -1) if list.__len__(held) else None
         given: list[torch.Tensor] = []
 
         def element(index: Value) -> torch.Tensor:
-            if index != -1 or not is_tensor or axes_of(info):
-                raise self.loop.loops.refused(
-                    "a turn reads another element than the last of a list that the turns fill"
-                )
+            if index != -1 or not is_tensor or axes_of(info) or id(start) in self.tracer.repeats:
+                return whole().select(0, index)
             if not given:
                 if not isinstance(start, torch.Tensor) or self.kinds.info(start) != info:
                     self.loop.wants_first = True
@@ -138,7 +142,11 @@ class GrowingLists:
             return given[0]
 
         def whole() -> torch.Tensor:
-            raise self.loop.loops.refused("a turn takes all elements of a list that the turns fill")
+            if axes_of(info):
+                raise self.loop.loops.refused("a turn takes all elements of a list whose sizes differ")
+            self.read_whole.add(key)
+            dims = (self.loop.free_size(0, f"list {key}"), *info.dims)
+            return self._handed_on("whole", key, replace(info, dims=dims), device, None).given  # type: ignore[no-any-return]
 
         dims = with_sizes(at_turn(info, self.index), {str(SIZE): 1}).dims
         marker = self.tracer.values.new_fake(dims, info.dtype)
@@ -149,11 +157,13 @@ class GrowingLists:
             length = counted.given
         if key in self._asked:
             element(-1)
-        self.tracer.repeats[id(marker)] = Repeat(marker, length, whole, element)
+        is_number = not is_tensor
+        self.tracer.repeats[id(marker)] = Repeat(marker, length, whole, element, is_number=is_number)
         self.markers |= {id(marker)}
-        held.append(marker)
-        become(held, Turns)
-        self._turned.append(held)
+        list.append(held, marker)
+        if type(held) is list:
+            become(held, Turns)
+            self._turned.append(held)
         if grown.place is not None:
             put(grown.place, held)
 
@@ -205,20 +215,24 @@ class GrowingLists:
         """Carry the elements of a list that differ in one size, all behind each other. Returns that size of this one."""
         info, axes = slot.info, axes_of(slot.info)
         assert info is not None
-        if len(axes) > 1:
-            raise self.loop.loops.refused("a list holds tensors that differ in more than one size from turn to turn")
-        rest = [size for size in info.dims if size != SIZE]
-        dims = (self._size_of_pack(slot, item.shape[axes[0]] if item is not None else 0), *rest)
+        if type(slot.sample) is Turns:
+            raise self.loop.loops.refused("a list holds lists of different lengths")
+        is_flat = len(axes) > 1
+        rest = [] if is_flat else [size for size in info.dims if size != SIZE]
+        first = None if item is None else item.reshape(-1) if is_flat else item.movedim(axes[0], 0)
+        dims = (self._size_of_pack(slot, 0 if first is None else first.shape[0]), *rest)
         key = (slot.grown.identity, slot.number)
         carried = self._handed_on("pack", key, TensorInfo(info.dtype, dims), slot.sample.device, 0)
-        slot.pack = carried, axes[0]
-        packed, size = carried.given, None
-        if item is not None:
-            pieces = [packed, item.movedim(axes[0], 0)]
-            packed, size = torch.cat(pieces[::-1] if slot.grown.is_front else pieces), item.shape[axes[0]]
+        slot.pack = carried, axes
+        packed = carried.given
+        if first is not None:
+            packed = torch.cat([first, packed] if slot.grown.is_front else [packed, first])
         node = self.tracer.values.node_of(packed)
         carried.output = self.loop.exits.at_list(slot.grown.identity, len(slot.grown.items), carried, node)
-        return None if size is None else self.loop.loops.as_tensor(size)
+        if item is None:
+            return None
+        sizes = [self.loop.loops.as_tensor(item.shape[axis]) for axis in axes]
+        return torch.stack(sizes) if is_flat else sizes[0]
 
     def _size_of_pack(self, slot: ListPart, size: Value) -> DimLike:
         """The size of all that the turns before have added, where the elements are pieces one behind the other; else one without a
@@ -238,7 +252,7 @@ def grow(
     parts = []
     for slot in slots:
         pack = (found[slot.pack[0]], slot.pack[1]) if slot.pack is not None else None
-        parts.append(Added(not isinstance(slot.sample, torch.Tensor), found[slot.item_key], pack))
+        parts.append(Added(slot.sample, found[slot.item_key], pack, slot.info))
     adds = [] if one.is_kept else [found[slot.adds_key] for slot in slots]
     if before:
         count = sym_int(loop.tracer.sizes, loop.counts[before])

@@ -17,7 +17,7 @@ from fx2onnx.capture.loops.paths import PathEnd, TurnPaths
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import UNTOLD, Held
 from fx2onnx.capture.loops.truths import HeadTest, Truth, negated
-from fx2onnx.capture.loops.turns import Elements
+from fx2onnx.capture.loops.turns import Elements, Turns, stacked
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.control_flow import Nested, record_scan
@@ -104,7 +104,7 @@ class Loop:
         return self._whole.at(sym_int(self.tracer.sizes, index))
 
     def _begin(self, held: Held, plan: Plan) -> Dim:
-        self._held = held
+        self.held = held
         return self._turn(plan)
 
     def _turn(self, plan: Plan, *, is_again: bool = False) -> Dim:
@@ -118,6 +118,7 @@ class Loop:
         for view in [*tracer.values.views.values()]:
             view.memory.present()
         self._plan, self._before, self._known = plan, ValuesBefore(tracer.values), env.kept()
+        self._types = tracer.types.kept()
         self.exits = Exits(self)
         self._viewed = frozenset(tracer.values.views)
         if is_again:
@@ -178,7 +179,7 @@ class Loop:
         if one.does_more:
             self.exits.add_again(leaves, one, self._plan)
         else:
-            self.exits.add(leaves, self._plan, self._held)
+            self.exits.add(leaves, self._plan, self.held, in_call=isinstance(test, torch.fx.Node))
         return stays
 
     def leaves_within(self, test: Relation, by: Exit) -> None:
@@ -201,8 +202,6 @@ class Loop:
         return self._before.memories.values()
 
     def _after_turn(self, plan: Plan) -> Value:
-        if self.wants_first:
-            raise Unlike("Python decides by whether a turn is the first")
         if self._ended(plan):
             again = self._again()
             if again is None or self._whole is None:
@@ -212,9 +211,12 @@ class Loop:
 
     def _ended(self, plan: Plan) -> bool:
         """A turn is over. Records the loop where it is the last one; else another one has begun."""
+        if self.wants_first and not plan.has_new_states(self.held.changes(plan, may_add_nothing=True)):
+            raise Unlike("Python decides by whether a turn is the first")
+        self.wants_first = False
         self.exits.settle(self.index, self._counted())
         left = self.is_left_by_data or self.exits.turns is None, len(self.left_again)
-        found = plan.after(self._held.changes(plan.markers, may_add_nothing=self.paths.has_several), self._before)
+        found = plan.after(self.held.changes(plan, may_add_nothing=self.paths.has_several), self._before)
         if found is plan and self.paths.has_several and left != (self.is_left_by_data, self._count_again):
             (self.is_left_by_data, self._count_again), found = left, plan.again()
         if found is plan:
@@ -261,9 +263,10 @@ class Loop:
         tracer, env, before = self.tracer, self.tracer.sizes, self._before
         self.loops.open.pop()
         self.loops.over |= {*self.paths.graphs}
-        self._held.put_back()
+        self.held.put_back()
         assert self._plan is not None
         self._plan.leave()
+        tracer.types.go_back(self._types)  # they may be of what held in the turn only
         for memory, node, version in before.memories.values():
             memory.node, memory.version, memory.late = node, version, None
         for source, view in tracer.values.sources.items():
@@ -333,11 +336,11 @@ class Loop:
         slots = [slot for one in plan.added.values() for slot in plan.slots(one)]
         wanted = [key for slot in slots for key in (slot.item_key, *([] if slot.grown.is_kept else [slot.adds_key]))]
         carry, added = ([end.outputs[key] for key in keys] for keys in (plan.carried, wanted))
-        if self._held.is_untold:
+        if self.held.is_untold:
             raise self.loops.refused(UNTOLD)
         self._leave(is_kept=True)
         self._is_over = True
-        self._held.forget()
+        self.held.forget()
         tracer.values.symbols |= end.symbols
         if not carry and not added:
             plan.give([])
@@ -368,6 +371,8 @@ class Loop:
         return None
 
     def _as_tensor(self, item: Value) -> torch.Tensor:
+        if type(item) is Turns:
+            return stacked(item)
         if not isinstance(item, _HELD):
             raise self.loops.refused(f"a turn adds a {type(item).__name__} to a list")
         return self.loops.as_tensor(item)  # type: ignore[no-any-return]

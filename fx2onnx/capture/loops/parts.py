@@ -11,6 +11,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.ragged import SIZE
+from fx2onnx.capture.loops.turns import Turns, stacked
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.python.places import Place
@@ -54,7 +55,7 @@ class HandedOn:
     info: TensorInfo
     device: torch.device
     start: Value
-    """Before the loop: a tensor, a number, or a memory; None where no turn reads it."""
+    """Before the loop: a tensor, a number, a memory, or a function that makes the tensor; None where no turn reads it."""
     is_number: bool = False
     given: Value = None
     """In the turn that runs now."""
@@ -220,11 +221,14 @@ class Kinds:
 
     def info_of_item(self, item: Value) -> TensorInfo | None:
         """The type of what a turn adds to a list, with ``SIZE`` for a size that differs from turn to turn; None for what is no tensor."""
-        info = self.info(item)
+        info = self.info(stacked(item) if type(item) is Turns else item)
         if info is None:
             return None
-        varies = {str(TURN)} | self._own()
-        return replace(info, dims=tuple(SIZE if _symbols(size) & varies else size for size in info.dims))
+        return replace(info, dims=tuple(SIZE if self.varies(size) else size for size in info.dims))
+
+    def varies(self, size: DimLike) -> bool:
+        """Return whether a size differs from turn to turn."""
+        return bool(_symbols(size) & ({str(TURN)} | self._own()))
 
     def _type_of(self, value: torch.Tensor) -> TensorInfo:
         info: TensorInfo = at_turn(tensor_info(value), TURN, self._index)

@@ -12,6 +12,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.loops.exits import Numbers
+from fx2onnx.capture.loops.list_states import ListState
 from fx2onnx.capture.loops.lists import COUNT, GrowingLists
 from fx2onnx.capture.loops.parts import (
     Entry,
@@ -26,15 +27,17 @@ from fx2onnx.capture.loops.parts import (
     with_sizes,
 )
 from fx2onnx.capture.loops.pieces import simplest
-from fx2onnx.capture.loops.state import Change, Grown
-from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.loops.state import Change, Grown, Remade, has_repeats
+from fx2onnx.capture.loops.turns import Turns
+from fx2onnx.capture.python.held import LIST, MISSING, Value
 from fx2onnx.capture.python.places import put, value_at
-from fx2onnx.capture.recording.values import Memory, ValuesBefore
+from fx2onnx.capture.recording.values import Memory, ValuesBefore, tensor_info
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.torchcompat.pytrees import flatten
 
 aten = torch.ops.aten
+_LISTS = (list, Turns)
 
 
 class Plan(GrowingLists):
@@ -46,6 +49,7 @@ class Plan(GrowingLists):
         super().__init__(loop, known)
         self.entries: dict[object, Entry] = {}
         self.memories: dict[int, tuple[Memory, HandedOn]] = {}
+        self.states: dict[object, ListState] = {}
         self._counters: dict[Numbers, HandedOn] = {}
 
     def begin(self, index: Dim) -> None:
@@ -61,6 +65,9 @@ class Plan(GrowingLists):
         for key, grown in self.lists.items():
             if not grown.is_hidden:
                 self._stand_in(key, grown)
+        for state in self.states.values():
+            self._input(state.carried)
+            state.begin(self.loop.loops)
 
     def _given(self, part: Part) -> Value:
         if isinstance(part, HandedOn):
@@ -68,24 +75,37 @@ class Plan(GrowingLists):
             return part.given
         return sym_int(self.tracer.sizes, at_turn(part.value, self.index)) if isinstance(part, Linear) else part.value
 
-    def after(self, changes: Iterable[Change | Grown | str], before: ValuesBefore) -> Plan:
+    def leave(self) -> None:
+        """Lists are lists again."""
+        super().leave()
+        for state in self.states.values():
+            state.leave()
+
+    def after(self, changes: Iterable[Change | Grown | Remade | str], before: ValuesBefore) -> Plan:
         """The plan itself, where the turn left what it says; else another one. Raises Unlike where the first turn differs."""
         found: dict[object, Change] = {}
         has_several = self.loop.paths.has_several
         self.added = {key: one._replace(items=[], is_kept=False) for key, one in self.lists.items() if has_several}
+        states = {**self.states}
         for each in changes:
             if isinstance(each, str):
                 raise self.loop.loops.refused(each)
-            grown = each if isinstance(each, Grown) else self.longer(each)
-            if grown is not None:
-                self._note_grown(grown)
-            elif isinstance(each, Change):
+            each = self._told(each)
+            if isinstance(each, Remade):
+                states[each.identity] = states.get(each.identity) or ListState.found(self.loop, self.kinds, each)
+            elif isinstance(each, Grown):
+                self._note_grown(each)
+            else:
                 may_stay = bool(self.loop.exits.found) or has_several
                 is_read = each.is_read or (may_stay and each.before is not MISSING)
                 found[each.place.identity] = each._replace(is_read=is_read)
+        for key in states:
+            self.added.pop(key, None)
         following = Plan(self.loop, self)
+        following.states = states
         for key in {**self.entries, **found}:
-            following.entries[key] = self._entry(self.entries.get(key), found.get(key))
+            if not (key in states or (isinstance(key, tuple) and key[0] == LIST and key[1] in states)):
+                following.entries[key] = self._entry(self.entries.get(key), found.get(key))
         for memory, carried in self.memories.values():
             if memory.version == carried.given_version and not has_several:
                 raise Unlike("the first turn writes into a tensor that later ones do not write into")
@@ -103,14 +123,32 @@ class Plan(GrowingLists):
         self._take_outputs(before)
         return self
 
+    def _told(self, change: Change | Grown | Remade) -> Change | Grown | Remade:
+        """Tell a list that grows, and one of which all elements are handed on, from other changes."""
+        if isinstance(change, Change):
+            grown = self.longer(change)
+            if grown is None and has_repeats(change.after) and type(change.before) in _LISTS:
+                return Remade(change.after, change.before, change.place)
+            change = grown or change
+        if isinstance(change, Grown) and (has_repeats(change.items) or change.identity in self.read_whole):
+            return Remade(change.holder, change.before, change.place)
+        return change
+
+    def has_new_states(self, changes: Iterable[Change | Grown | Remade | str]) -> bool:
+        """Return whether the turn changes another list at will, whose length is another one in the next turn."""
+        told = (self._told(each) for each in changes if not isinstance(each, str))
+        return any(isinstance(each, Remade) and each.identity not in self.states for each in told)
+
     def again(self) -> Plan:
         """The same plan, for another path through a turn."""
         same = Plan(self.loop, self)
-        same.entries, same.memories = {**self.entries}, {**self.memories}
+        same.entries, same.memories, same.states = {**self.entries}, {**self.memories}, {**self.states}
         return same
 
     def _is_same(self, other: Plan) -> bool:
-        if self.memories.keys() != other.memories.keys() or self.entries.keys() != other.entries.keys():
+        if self.states.keys() != other.states.keys() or self.memories.keys() != other.memories.keys():
+            return False
+        if self.entries.keys() != other.entries.keys():
             return False
         pairs = ((entry.parts, other.entries[key].parts) for key, entry in self.entries.items())
         return all([*map(id, one)] == [*map(id, two)] for one, two in pairs)
@@ -178,6 +216,12 @@ class Plan(GrowingLists):
             length = aten.scalar_tensor.default(carried.given + count, dtype=torch.int64)
             carried.output = exits.at_list(key, count, carried, values.node_of(length))
         items = [leaf.value for grown in self.added.values() for leaf in flatten([*grown.items])[0]]
+        lists = [id(state.source.now()) for state in self.states.values()]
+        if len({*lists}) < len(lists):
+            raise self.loop.loops.refused("two names have one list that turns change")
+        for key, state in self.states.items():
+            state.carried.output = exits.at_place(key, 0, state.carried, values.node_of(state.now(self.loop)))
+            items += state.items(self.loop.loops)
         self._check_shared(tensors, [item for item in items if isinstance(item, torch.Tensor)], before)
 
     def _check_shared(self, tensors: list[torch.Tensor], items: list[torch.Tensor], before: ValuesBefore) -> None:
@@ -195,7 +239,9 @@ class Plan(GrowingLists):
             if isinstance(each.given, torch.Tensor) and not isinstance(each.start, Memory)
         )
         is_shared = bool(of_items & of_tensors) or len(of_tensors) < len(tensors)
-        if of_items & written or (writes_given and is_shared):
+        of_states = {id(values.view_of(state.carried.given).memory) for state in self.states.values()}
+        is_shared |= bool(of_states & of_tensors)
+        if (of_items | of_states) & written or (writes_given and is_shared):
             raise self.loop.loops.refused("a list holds tensors that later turns write into")
         counts = [*map(id, memories)]
         self.loop.shares |= any(counts.count(one) > 1 or one in before.memories for one in counts)
@@ -230,6 +276,11 @@ class Plan(GrowingLists):
         info = at_turn(carried.info, self.loop.first)
         if isinstance(start, Memory):
             return start.present()
+        if callable(start):
+            start = start()
+            its = tensor_info(start)
+            if (its.dtype, its.dims[1:]) != (info.dtype, info.dims[1:]):
+                raise self.loop.loops.refused("a turn changes a list of tensors of different types")
         if not isinstance(start, torch.Tensor):
             number = 0 if start is None else start
             info = with_sizes(
@@ -260,6 +311,11 @@ class Plan(GrowingLists):
         length = self.loop.turns
         for memory, carried in self.memories.values():
             memory.node, memory.version = values.node_of(by_part[carried]), memory.version + 1
+        for state in self.states.values():
+            result = by_part[state.carried]
+            state.give(self.loop.loops, result)
+            if self._shared:
+                self.loop.loops.fixed[id(values.view_of(result).memory)] = values.view_of(result).memory
         for entry in self.entries.values():
             put(entry.place, entry.build([self._left(part, by_part, length) for part in entry.parts]))
 

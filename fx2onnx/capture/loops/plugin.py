@@ -17,9 +17,10 @@ import torch.fx
 from fx2onnx.base.code_patch import Why, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.loops import turns
+from fx2onnx.capture.loops.functions import NAMES
 from fx2onnx.capture.loops.loop import Loop
-from fx2onnx.capture.loops.ragged import JOINS, NAMES, ragged
-from fx2onnx.capture.loops.state import is_at_head, is_lazy, is_passed_on
+from fx2onnx.capture.loops.ragged import JOINS, ragged
+from fx2onnx.capture.loops.state import COMPREHENSIONS, is_at_head, is_lazy, is_passed_on
 from fx2onnx.capture.loops.turns import Elements, Repeat, Turns
 from fx2onnx.capture.loops.whiles import LoopTests
 from fx2onnx.capture.python.data_numbers import DataNumber
@@ -91,15 +92,16 @@ class Loops(RunPlugin):
         """Graphs of turns that are over: what they made is used in them only."""
         self.fixed: dict[int, Memory] = {}
         """By id, memories that a loop gives to more than one tensor."""
-        self._turned: list[Turns] = []
+        self.turned: list[Turns] = []
+        """The lists of Python's that have become such."""
         self._collecting: dict[FrameType, list[Value]] = {}
         """The lists that take all that generators give, by their frames."""
         self.tests = LoopTests(self)
 
     def end(self) -> None:
-        for found in self._turned:
+        for found in self.turned:
             turns.become(found, list)
-        self._turned.clear()
+        self.turned.clear()
         self.open.clear()
         del self.tests  # which refers to this
         self.tracer.repeats.clear()
@@ -113,7 +115,7 @@ class Loops(RunPlugin):
             put_name(torch, name, instead(getattr(torch, name)), Why.SIZES)
         for name in ("__mul__", "__rmul__"):
             put_name(torch.SymInt, name, self._repeating(getattr(torch.SymInt, name)), Why.SIZES)
-        return {**turns.NAMES, **NAMES}
+        return NAMES
 
     def _repeating(self, own: Callable[..., Value]) -> Callable[..., Value]:
         @answers_for_caller
@@ -139,7 +141,7 @@ class Loops(RunPlugin):
         @answers_for_caller
         def unbind(input: torch.Tensor, dim: int = 0) -> Value:
             is_loop = input.dim() > 0 and self.may_loop(input.shape[dim])
-            return turns.parts_of(input, dim) if is_loop else own(input, dim)
+            return self.repeated(input.movedim(dim, 0)) if is_loop else own(input, dim)
 
         return unbind
 
@@ -226,7 +228,10 @@ class Loops(RunPlugin):
                 del self._collecting[frame]
 
     def collected_by(self, frame: FrameType) -> list[Value] | None:
-        """The list that takes all that a generator gives."""
+        """The list that takes all that a generator gives, or a comprehension that is within a loop of its own."""
+        within = self.open[-1] if self.open and frame.f_code.co_name in COMPREHENSIONS else None
+        if within is not None and within.frame is frame:
+            return within.held.filled()
         return self._collecting.get(frame)
 
     def expects_some(self, count: Value) -> None:
@@ -247,11 +252,12 @@ class Loops(RunPlugin):
         made: torch.Tensor = aten.scalar_tensor.default(item, dtype=dtype)
         return made
 
-    def repeat(self, stacked: torch.Tensor, is_number: bool = False) -> torch.Tensor:
+    def repeat(self, stacked: torch.Tensor, is_number: bool = False, is_list: bool = False) -> torch.Tensor:
         """A tensor that stands for those along the first axis of another one."""
         values = self.tracer.values
         marker: torch.Tensor = values.new_fake(dims_of(stacked)[1:], stacked.dtype, stacked.device)
-        self.tracer.repeats[id(marker)] = Repeat(marker, stacked.shape[0], lambda: stacked, is_number=is_number)
+        one = Repeat(marker, stacked.shape[0], lambda: stacked, is_number=is_number, is_list=is_list)
+        self.tracer.repeats[id(marker)] = one
         return marker
 
     def repeated(self, stacked: torch.Tensor, is_number: bool = False) -> Turns:
@@ -264,7 +270,7 @@ class Loops(RunPlugin):
         list.__setitem__(found, slice(None), [*markers, *found] if is_front else [*found, *markers])
         if type(found) is list:
             turns.become(found, Turns)
-            self._turned.append(found)  # type: ignore[arg-type]
+            self.turned.append(found)  # type: ignore[arg-type]
 
     def seen(self, func: OpOverload, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
         """The result of a call that joins a list of a dynamic length; refuses another call of its elements."""

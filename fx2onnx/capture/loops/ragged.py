@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import builtins
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops import turns
-from fx2onnx.capture.loops.turns import Index, Repeat, Turns, is_from_front, listed
+from fx2onnx.capture.loops.turns import Index, Repeat, Turns, is_from_front
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.values import dims_of
-from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.operators import OpOverload
 
@@ -33,8 +30,8 @@ class Ragged(Repeat):
     """All of them behind each other along the first axis."""
     sizes: torch.Tensor = None  # type: ignore[assignment]
     """The size of each."""
-    axis: int = 0
-    """The axis of an element along which the sizes differ."""
+    axis: int | None = 0
+    """The axis of an element along which the sizes differ; None where they differ along several, and the elements lie flat."""
 
 
 def axes_of(info: TensorInfo | None) -> list[int]:
@@ -65,6 +62,37 @@ def ragged(tracer: Value, packed: torch.Tensor, sizes: torch.Tensor, axis: int, 
     return marker
 
 
+def of_several_sizes(
+    tracer: Value, packed: torch.Tensor, sizes: torch.Tensor, axes: Sequence[int], info: TensorInfo
+) -> torch.Tensor:
+    """The stand-in for tensors that differ along several axes. ``packed``: the numbers of all behind each other; ``sizes``: a row for each,
+    a column for each axis; ``info``: their type.
+    """
+    rest = [size for size in info.dims if size != SIZE]
+    counts = sizes.prod(1)
+    for size in rest:
+        counts = counts * sym_int(tracer.sizes, size)
+    starts = counts.cumsum(0) - counts
+
+    def element(index: Index) -> torch.Tensor:
+        start, count = (_number(numbers.select(0, index)) for numbers in (starts, counts))
+        row = sizes.select(0, index)
+        dims = [
+            sym_int(tracer.sizes, size) if size != SIZE else _number(row[axes.index(axis)])
+            for axis, size in enumerate(info.dims)
+        ]
+        return packed.narrow(0, start, count).reshape(dims)
+
+    def stacked() -> torch.Tensor:
+        raise turns.current_loops().refused("a list holds tensors that differ in more than one size")
+
+    dims = tuple(1 if size == SIZE else size for size in info.dims)
+    marker: torch.Tensor = tracer.values.new_fake(dims, packed.dtype, packed.device)
+    one = Ragged(marker, sizes.shape[0], stacked, element, packed=packed, sizes=sizes, axis=None)
+    tracer.repeats[id(marker)] = one
+    return marker
+
+
 def _number(tensor: torch.Tensor) -> int:
     return tensor.item()  # type: ignore[return-value]
 
@@ -72,21 +100,27 @@ def _number(tensor: torch.Tensor) -> int:
 class Added(NamedTuple):
     """A part of what all turns added to a list."""
 
-    is_number: bool
-    """True for numbers of Python's."""
+    sample: Value
+    """One of them."""
     each: torch.Tensor
-    """The part of each turn along a new first axis, or its size along the axis of ``pack``."""
-    pack: tuple[torch.Tensor, int] | None
-    """All parts behind each other, where they differ in a size, and the axis of that."""
+    """The part of each turn along a new first axis, or its sizes along the axes of ``pack``."""
+    pack: tuple[torch.Tensor, list[int]] | None
+    """All parts behind each other, where they differ in sizes, and the axes of these."""
+    info: TensorInfo | None
+
+    @property
+    def is_number(self) -> bool:
+        """True for numbers of Python's, and lists of such."""
+        return turns.has_numbers(self.sample if type(self.sample) is Turns else [self.sample])
 
     def marker(self, loops: Value) -> torch.Tensor:
         """The stand-in for all of them."""
-        marker: torch.Tensor = (
-            loops.repeat(self.each, self.is_number)
-            if self.pack is None
-            else ragged(loops.tracer, self.pack[0], self.each, self.pack[1])
-        )
-        return marker
+        if self.pack is None:
+            return loops.repeat(self.each, self.is_number, type(self.sample) is Turns)  # type: ignore[no-any-return]
+        packed, axes = self.pack
+        if len(axes) > 1 and self.info is not None:
+            return of_several_sizes(loops.tracer, packed, self.each, axes, self.info)
+        return ragged(loops.tracer, packed, self.each, axes[0])
 
 
 def _stacked(parts: list[Value], dim: int = 0) -> torch.Tensor:
@@ -147,84 +181,3 @@ JOINS: dict[OpOverload, Callable[..., torch.Tensor]] = {
     aten.column_stack.default: lambda parts: _stacked(parts, 1) if _rank(parts) == 1 else _joined(parts, 1),
     aten.pad_sequence.default: _padded,
 }
-
-
-@answers_for_caller
-def _sum(part: Value, start: Value = 0) -> Value:
-    found = listed(part) if THREAD.captures else None
-    if found is None:
-        return sum(part, start)
-    if type(found) is not Turns:
-        return sum(found, start)
-    total = (found.whole() if _may_be_empty(found, start) else found.some()).sum(0)
-    return (total.item() if found.has_numbers() else total) + start
-
-
-def _may_be_empty(found: Turns, start: Value) -> bool:
-    """Return whether the sum of no elements, which is ``start``, is as large as that of some."""
-    one = list.__getitem__(found, 0)
-    if not isinstance(one, torch.Tensor) or not one.dim():
-        return True
-    is_of_start = isinstance(start, torch.Tensor) and start.dtype == torch.promote_types(start.dtype, one.dtype)
-    return is_of_start and [*map(unwrap, one.shape)] == [*map(unwrap, start.shape)]
-
-
-def _truth_of(name: str) -> Callable[..., Value]:
-    """``any`` or ``all`` of as many truths as a size says, as a tensor; Python's own of anything else."""
-    original = getattr(builtins, name)
-
-    @answers_for_caller
-    def joined(part: Value) -> Value:
-        found = listed(part) if THREAD.captures else None
-        if type(found) is not Turns:
-            return original(part if found is None else found)
-        whole = found.whole()
-        if whole.dim() > 1:
-            raise THREAD.tracer.plugin("loops").refused(f"{name} goes through tensors of several numbers")
-        return getattr(torch, name)(whole)
-
-    return joined
-
-
-def _keys(found: Turns, key: Value) -> torch.Tensor:
-    """The numbers by which Python compares elements of a list."""
-    keys = (found if key is None else listed(turns.NAMES["map"](key, found))).whole()
-    if keys.dim() != 1:
-        raise THREAD.tracer.plugin("loops").refused("Python compares tensors of several numbers")
-    return keys
-
-
-def _extreme_of(name: str, find: Callable[[torch.Tensor], torch.Tensor], worst: float) -> Callable[..., Value]:
-    """``min`` or ``max`` of as many elements as a size says: the first of those that no other is beyond; NaN is beyond nothing."""
-
-    @answers_for_caller
-    def extreme(*parts: Value, **keywords: Value) -> Value:
-        found = listed(parts[0]) if THREAD.captures and len(parts) == 1 else None
-        if type(found) is not Turns:
-            return getattr(builtins, name)(*(parts if found is None else [found]), **keywords)
-        if "default" in keywords:
-            raise THREAD.tracer.plugin("loops").refused(f"{name} has a default for an empty list of a dynamic length")
-        THREAD.tracer.plugin("loops").expects_some(found.length())
-        keys = _keys(found, keywords.get("key"))
-        if keys.is_floating_point():
-            is_first = keys[0].isnan()
-            keys = torch.where(keys.isnan(), worst, keys)
-            return found.series().at(_number(torch.where(is_first, 0, find(keys))))
-        return found.series().at(_number(find(keys)))
-
-    return extreme
-
-
-@answers_for_caller
-def _sorted(part: Value, *, key: Value = None, reverse: bool = False) -> Value:
-    found = listed(part) if THREAD.captures else None
-    if type(found) is not Turns:
-        return sorted(part if found is None else found, key=key, reverse=reverse)
-    order = _keys(found, key).sort(stable=True, descending=reverse).indices
-    loops = THREAD.tracer.plugin("loops")
-    return loops.repeated(found.whole().index_select(0, order), is_number=found.has_numbers())
-
-
-NAMES = {"sum": _sum, "any": _truth_of("any"), "all": _truth_of("all"), "sorted": _sorted}
-NAMES |= {"max": _extreme_of("max", torch.argmax, -math.inf), "min": _extreme_of("min", torch.argmin, math.inf)}
-"""The functions for the user's files."""

@@ -9,12 +9,14 @@ from functools import lru_cache
 from types import CodeType, FrameType, GeneratorType
 from typing import NamedTuple
 
-from fx2onnx.base.code_patch import answers_for_caller
+import torch
+
+from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.branches.statements import live_variables
 from fx2onnx.capture.python.held import CELL, DICT, LIST, MISSING, OBJECT, Entry, Snapshot, Value, differing
-from fx2onnx.capture.python.places import VARIABLE, Place, set_variables
+from fx2onnx.capture.python.places import VARIABLE, Place, set_variables, value_at
 
-_COMPREHENSIONS = ("<listcomp>",)
+COMPREHENSIONS = ("<listcomp>",)
 _LAZY = ("<genexpr>", "<setcomp>", "<dictcomp>")
 
 
@@ -61,6 +63,24 @@ class Grown(NamedTuple):
         return self.holder if self.place is None else [*self.before]
 
 
+class Remade(NamedTuple):
+    """A list that a turn has changed by more than adding elements to one end, with what it had before the loop."""
+
+    holder: list[Value]
+    before: Sequence[Value]
+    place: Place | None = None
+    """The place at which another list replaced the one before."""
+
+    @property
+    def identity(self) -> object:
+        """Equal for the same list."""
+        return id(self.holder) if self.place is None else self.place.identity
+
+    def now(self) -> list[Value]:
+        """The list at this point of the turn."""
+        return self.holder if self.place is None else value_at(self.place)
+
+
 @answers_for_caller
 class Held:
     """Everything that a turn can reach by names of its function, as it is before the turn."""
@@ -72,49 +92,73 @@ class Held:
         self._names = {name: space.get(name, MISSING) for name in frame.f_code.co_names}
         others = [(name, value) for name, value in self._names.items() if value is not MISSING]
         own = [
-            each for each in (*self.variables.items(), *others) if not type(each[1]).__module__.startswith("fx2onnx.")
+            each
+            for each in (*self.variables.items(), *others)
+            if isinstance(each[1], list) or not type(each[1]).__module__.startswith("fx2onnx.")
         ]
         self._snapshot = Snapshot((), own)
-        self._hidden = _empty_lists() if frame.f_code.co_name in _COMPREHENSIONS or is_inlined(frame) else {}
+        self._hidden = _empty_lists() if frame.f_code.co_name in COMPREHENSIONS or is_inlined(frame) else {}
         if filled is not None:
             self._hidden = {id(filled): filled}
         self._is_found = filled is not None
+        self._before = [] if filled is None else [*list.__iter__(filled)]
         for entry in self._snapshot.entries:
             self._hidden.pop(id(entry.holder), None)
 
     def changes(
-        self, markers: frozenset[int] = frozenset(), *, is_over: bool = True, may_add_nothing: bool = False
-    ) -> Iterator[Change | Grown | str]:
-        """The differences to the noted state; a text for one that no loop of the file can make. ``markers``: ids of stand-ins in lists;
+        self, plan: Value, *, is_over: bool = True, may_add_nothing: bool = False
+    ) -> Iterator[Change | Grown | Remade | str]:
+        """The differences to the noted state; a text for one that no loop of the file can make. ``plan`` knows the stand-ins in lists;
         ``is_over``: whether the turn is, so that a comprehension has added to its list, unless it ``may_add_nothing``.
         """
         after, live = self.frame.f_locals, self._live
         for name in sorted({*self.variables, *after} & live.at_head):
             one, two = self.variables.get(name, MISSING), after.get(name, MISSING)
             if one is not two:
-                yield Change(Place(VARIABLE, self.frame, name), one, two, name in live.in_body)
+                is_read = name in live.in_body and not (one is MISSING and name in live.targets)
+                yield Change(Place(VARIABLE, self.frame, name), one, two, is_read)
         for name, value in self._names.items():
             if self.frame.f_globals.get(name, MISSING) is not value:
                 yield f"a turn changes the global variable {name}"
         for entry in self._snapshot.entries:
-            yield from _changes_of(entry, markers)
+            yield from _changes_of(entry, plan.markers, plan.states)
         grown = self._filled() if is_over else []
+        if not self._hidden.keys().isdisjoint(plan.states):
+            return  # a turn may add any number of elements to it
         if len(grown) == 1:
-            yield Grown(grown[0], [*grown[0]], is_hidden=True)
+            items = [*list.__iter__(grown[0])][len(self._before) :]
+            yield Grown(grown[0], items, before=self._before, is_hidden=True)
         elif grown or (self._hidden and is_over and not may_add_nothing):
             yield UNTOLD
 
     def _filled(self) -> list[list[Value]]:
         """The lists that got an element and that nothing holds but a comprehension, which makes them."""
-        found = [each for each in self._hidden.values() if len(each) == 1 and not isinstance(each[0], BaseException)]
+        count = len(self._before) + 1
+        found = [one for one in self._hidden.values() if list.__len__(one) == count and not _is_error(one)]
         if self._is_found:
             return found
-        holders = [one for one in gc.get_referrers(*found) if one is not found and one is not self._hidden]
-        held = {id(part) for one in holders if not isinstance(one, FrameType) for part in gc.get_referents(one)}
+        loops = THREAD.tracer.plugin("loops")
+        known = [found, loops.turned, *(loop.held.hidden for loop in loops.open)]
+        holders = [one for one in gc.get_referrers(*found) if not any(one is each for each in known)]
+        held = {
+            id(part)
+            for one in holders
+            if not isinstance(one, FrameType | Grown | Remade)
+            for part in gc.get_referents(one)
+        }
         alone = [each for each in found if id(each) not in held]
         if len(alone) == 1:
             self._hidden, self._is_found = {id(alone[0]): alone[0]}, True
         return alone
+
+    @property
+    def hidden(self) -> Mapping[int, list[Value]]:
+        """The lists one of which a comprehension may fill."""
+        return self._hidden
+
+    def filled(self) -> list[Value] | None:
+        """The list that a comprehension fills, where turns have shown which it is."""
+        return next(iter(self._hidden.values())) if self._is_found and self._hidden else None
 
     @property
     def is_untold(self) -> bool:
@@ -127,23 +171,37 @@ class Held:
 
     def put_back(self) -> None:
         """Everything is as it was before the turn."""
-        for found in self._filled():
-            found.clear()
+        for found in [*self._hidden.values()] if self._is_found else self._filled():
+            list.__setitem__(found, slice(None), self._before)
         self._snapshot.put_back()
         set_variables(self.frame, self.variables)
 
 
-def _changes_of(entry: Entry, markers: frozenset[int]) -> Iterator[Change | Grown | str]:
+def _changes_of(
+    entry: Entry, markers: frozenset[int], states: Mapping[object, object]
+) -> Iterator[Change | Grown | Remade | str]:
     found = [*differing(entry)]
     if not found:
         return
-    if entry.kind == LIST and list.__len__(entry.holder) != len(entry.content):
-        grown = grown_list(entry.holder, entry.content, markers)
-        yield grown or "a turn changes the length of a list by something else than append"
+    if entry.kind == LIST and (
+        id(entry.holder) in states
+        or (
+            isinstance(entry.holder, list)
+            and (list.__len__(entry.holder) != len(entry.content) or has_repeats(entry.holder))
+        )
+    ):
+        is_state = id(entry.holder) in states
+        grown = None if is_state else grown_list(entry.holder, entry.content, markers)
+        yield grown or Remade(entry.holder, entry.content)
+    elif entry.kind == LIST and len(entry.holder) != len(entry.content):
+        yield f"a turn changes the length of a {type(entry.holder).__name__}"
     elif entry.kind not in (DICT, LIST, OBJECT, CELL):
         yield f"a turn changes a {type(entry.holder).__name__}"
     else:
         for key, before, after in found:
+            if isinstance(key, torch.SymInt):
+                yield "a turn puts something into a dict whose key is a size"
+                return
             yield Change(Place(entry.kind, entry.holder, key), before, after, True)
 
 
@@ -161,6 +219,15 @@ def grown_list(found: Value, before: list[Value], markers: frozenset[int], place
     if count == 0 or [*map(id, held[-count:])] == [*map(id, before)]:
         return Grown(found, held[: len(held) - count], place, before, is_front=True)
     return None
+
+
+def _is_error(items: list[Value]) -> bool:
+    return isinstance(list.__getitem__(items, -1), BaseException)
+
+
+def has_repeats(items: Value) -> bool:
+    """Return whether a list holds what stands for as many elements as a size says."""
+    return isinstance(items, list) and any(id(one) in THREAD.tracer.repeats for one in list.__iter__(items))
 
 
 def _empty_lists() -> dict[int, list[Value]]:

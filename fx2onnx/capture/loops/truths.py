@@ -114,12 +114,13 @@ class HeadTest:
     def _behind(self, truth: Relation | torch.fx.Node, op: str, parts: Sequence[Tree]) -> torch.fx.Node:
         """The test of further parts, where ``truth`` does not decide."""
         env, values = self._tracer.sizes, self._tracer.values
-        before, test = env.facts.supposed, node_of(values, truth)
+        before, types, test = env.facts.supposed, self._tracer.types.kept(), node_of(values, truth)
         with values.nested() as graph:
             if isinstance(truth, Relation):
                 env.know(supposed={**before, (truth if op == "and" else truth.negated()): None})
             found = node_of(values, self._joined(op, parts))
         env.know(supposed=before)
+        self._tracer.types.go_back(types)
         with values.nested() as other:
             sides = [Nested(graph, [], [found], (TRUTH,)), Nested(other, [], [node_of(values, op == "or")], (TRUTH,))]
         if op == "or":

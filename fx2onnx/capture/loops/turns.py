@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import GeneratorType
 
 import torch
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.shapes.symnode import unwrap
+
+_ELEMENTS = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, DataNumber)
 
 Index = Value
 """A number of an element: an int or a symbolic size."""
@@ -41,11 +45,15 @@ class Repeat:
     element: Callable[[Index], torch.Tensor] | None = None
     """The one of a number, where that needs not all of them."""
     is_number: bool = False
-    """True if the elements are plain numbers of Python."""
+    """True if they are numbers of Python's, or lists of such."""
+    is_list: bool = False
+    """True if they are lists."""
 
     def at(self, index: Index) -> Value:
         """The one of a number."""
         one = self.stacked().select(0, index) if self.element is None else self.element(index)
+        if self.is_list:
+            return current_loops().repeated(one, self.is_number)
         return one.item() if self.is_number else one
 
 
@@ -80,18 +88,18 @@ class Counted:
         self.series = series
 
     def __iter__(self) -> Iterator[Value]:
-        return _loops().iterator(self.series, None)  # type: ignore[no-any-return]
+        return current_loops().iterator(self.series, None)  # type: ignore[no-any-return]
 
     def some(self) -> torch.Tensor:
         """All elements along a new first axis, of which there have to be some."""
         return listed(self).some()  # type: ignore[no-any-return]
 
     def __reversed__(self) -> Iterator[Value]:
-        return _loops().iterator(self.series.turned(), None)  # type: ignore[no-any-return]
+        return current_loops().iterator(self.series.turned(), None)  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Value) -> Value:
         if isinstance(index, slice):
-            raise _loops().refused("Python takes a part of as many elements as a size says")
+            raise current_loops().refused("Python takes a part of as many elements as a size says")
         return self.series.at(index if is_from_front(index) else self.series.length + index)
 
 
@@ -122,11 +130,11 @@ class Turns(list):  # type: ignore[type-arg]
         """All elements along a new first axis."""
         held = self._repeats()
         is_nested = len(held) == 1 and isinstance(held[0], list | tuple)
-        return _stacked(held[0]) if is_nested else torch.stack(self)
+        return _stacked(held[0]) if is_nested else stacked(self)
 
     def some(self) -> torch.Tensor:
         """All elements along a new first axis, of which there have to be some."""
-        _loops().expects_some(self.length())
+        current_loops().expects_some(self.length())
         return self.whole()
 
     def series(self) -> Elements:
@@ -134,23 +142,24 @@ class Turns(list):  # type: ignore[type-arg]
         held = self._repeats()
         if len(held) == 1:
             return Elements(self.length(), lambda index: _at(held[0], index))
-        if any(not isinstance(one, Repeat | torch.Tensor) or getattr(one, "is_number", False) for one in held):
-            raise _loops().refused("a list of a dynamic length holds something else than tensors")
-        whole = self.whole()
-        return Elements(self.length(), lambda index: whole.select(0, index))
+        one = self._as_one()
+        return Elements(one.length, one.at)
 
-    def has_numbers(self) -> bool:
-        """Return whether its elements are numbers of Python's."""
-        return any(isinstance(one, Repeat) and one.is_number for one in self._repeats())
+    def _as_one(self) -> Repeat:
+        """The stand-in for all elements."""
+        whole = self.whole()
+        first = self._repeats()[0]
+        is_list = isinstance(first, Repeat) and first.is_list
+        return Repeat(whole, whole.shape[0], lambda: whole, is_number=has_numbers(self), is_list=is_list)
 
     def _of(self, whole: torch.Tensor) -> list[Value]:
-        return _loops().repeated(whole, is_number=self.has_numbers())  # type: ignore[no-any-return]
+        return current_loops().repeated(whole, is_number=has_numbers(self))  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Value]:
-        return _loops().iterator(None, self)  # type: ignore[no-any-return]
+        return current_loops().iterator(None, self)  # type: ignore[no-any-return]
 
     def __reversed__(self) -> Iterator[Value]:
-        return _loops().iterator(None, self._of(self.whole().flip(0)))  # type: ignore[no-any-return]
+        return current_loops().iterator(None, self._of(self.whole().flip(0)))  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Value) -> Value:
         held = self._repeats()
@@ -158,7 +167,7 @@ class Turns(list):  # type: ignore[type-arg]
             step = index.step or 1
             whole = self.whole() if step > 0 else self.whole().flip(0)
             if step < 0 and (index.start is not None or index.stop is not None):
-                raise _loops().refused("Python takes a part of a list of a dynamic length backwards")
+                raise current_loops().refused("Python takes a part of a list of a dynamic length backwards")
             return self._of(whole[index.start : index.stop : step] if step > 0 else whole[::-step])
         order = range(len(held)) if is_from_front(index) else reversed(range(len(held)))
         place = index if is_from_front(index) else -1 - index
@@ -173,7 +182,7 @@ class Turns(list):  # type: ignore[type-arg]
             if type(place) is int and place == 0:
                 return one
             place -= 1
-        return self.whole().select(0, index)
+        return self._as_one().at(index)
 
     def __add__(self, other: Value) -> list[Value]:
         return _as_turns([*list.__iter__(self), *list.__iter__(other)])
@@ -182,42 +191,143 @@ class Turns(list):  # type: ignore[type-arg]
         return _as_turns([*other, *list.__iter__(self)])
 
     def __mul__(self, count: Value) -> Value:
-        raise _loops().refused("Python repeats a list of a dynamic length")
+        raise current_loops().refused("Python repeats a list of a dynamic length")
 
     __rmul__ = __imul__ = __mul__
 
     def reverse(self) -> None:
         """From the last to the first, in place."""
-        turned = [_loops().repeat(one.stacked().flip(0)) if isinstance(one, Repeat) else one for one in self._repeats()]
+        turned = [
+            current_loops().repeat(one.stacked().flip(0)) if isinstance(one, Repeat) else one for one in self._repeats()
+        ]
         list.__setitem__(self, slice(None), turned[::-1])
 
     def copy(self) -> list[Value]:
         """A copy of the list with the same elements."""
         return _as_turns([*list.__iter__(self)])
 
+    def _become(self, *parts: torch.Tensor) -> None:
+        """Have the elements along the first axis of these instead."""
+        marker = current_loops().repeat(parts[0] if len(parts) == 1 else torch.cat(parts), has_numbers(self))
+        list.__setitem__(self, slice(None), [marker])
+
+    def _as_row(self, value: Value, whole: torch.Tensor) -> torch.Tensor:
+        row = stacked([value])
+        if has_numbers([value]) is not has_numbers(self) or row.dtype is not whole.dtype:
+            raise current_loops().refused("Python writes something of another type into a list of a dynamic length")
+        return row
+
+    def _is_end(self, index: Value) -> bool:
+        """Return whether a plain element is at that end of the list."""
+        is_end = type(index) is int and index in (0, -1) and list.__len__(self) > 0
+        return is_end and _length(_known(list.__getitem__(self, index))) is None
+
     def insert(self, index: Value, value: Value) -> None:
-        """Only to the front."""
-        if index != 0:
-            raise _loops().refused("Python inserts into a list of a dynamic length")
-        list.insert(self, 0, value)
+        """Insert an element as Python does, whose index is within the list."""
+        if type(index) is int and index == 0:
+            list.insert(self, 0, value)
+            return
+        whole = self.whole()
+        self._become(whole[:index], self._as_row(value, whole), whole[index:])
 
     def __setitem__(self, index: Value, value: Value) -> None:
-        raise _loops().refused("Python writes into a list of a dynamic length")
+        if isinstance(index, slice):
+            raise current_loops().refused("Python writes a part of a list of a dynamic length")
+        if self._is_end(index):
+            list.__setitem__(self, index, value)
+            return
+        whole, place = self.whole(), current_loops().as_tensor(index)
+        self._become(whole.index_put((place.reshape(1),), self._as_row(value, whole)))
 
     def pop(self, index: Value = -1) -> Value:
-        """Not from such a list."""
-        raise _loops().refused("Python takes an element out of a list of a dynamic length")
+        """Take an element out, and return it."""
+        if self._is_end(index):
+            return list.pop(self, index)
+        _check_from_front(index)
+        all = self._as_one()
+        whole, one = all.stacked(), all.at(index)
+        place = index if is_from_front(index) else self.length() + index
+        self._become(*([whole[1:]] if type(place) is int and place == 0 else [whole[:place], whole[place + 1 :]]))
+        return one
 
-    def index(self, *_: Value) -> int:
-        """Not in such a list."""
-        raise _loops().refused("Python looks for an element of a list of a dynamic length")
+    def __delitem__(self, index: Value) -> None:
+        if not isinstance(index, slice):
+            self.pop(index)
+            return
+        start, stop = index.start or 0, self.length() if index.stop is None else index.stop
+        _check_from_front(start)
+        _check_from_front(stop)
+        if index.step is not None or not is_from_front(start) or not is_from_front(stop):
+            raise current_loops().refused("Python deletes a part of a list of a dynamic length")
+        whole = self.whole()
+        self._become(whole[:start], whole[max(start, stop) :])
 
-    remove = __delitem__ = sort = count = __contains__ = __eq__ = __lt__ = index  # type: ignore[assignment]
+    def clear(self) -> None:
+        """Take all elements out."""
+        self._become(self.whole()[:0])
+
+    def _equal(self, value: Value) -> torch.Tensor:
+        """A mask of the elements that are equal to a number."""
+        whole = self.whole()
+        if whole.dim() != 1:
+            raise current_loops().refused("Python compares tensors of several numbers")
+        found: torch.Tensor = whole == current_loops().as_tensor(value)
+        return found
+
+    def __contains__(self, value: Value) -> bool:
+        return bool(self._equal(value).any())
+
+    def count(self, value: Value) -> int:
+        """The number of elements that are equal to a number."""
+        return self._equal(value).sum().item()  # type: ignore[return-value]
+
+    def index(self, value: Value) -> int:  # type: ignore[override]
+        """The place of the first element that is equal to a number."""
+        return self._equal(value).nonzero()[0, 0].item()  # type: ignore[return-value]
+
+    def remove(self, value: Value) -> None:
+        """Take out the first element that is equal to a number."""
+        self.pop(self.index(value))
+
+    def sort(self, **_: Value) -> None:
+        """Not such a list."""
+        raise current_loops().refused("Python compares or sorts a list of a dynamic length")
+
+    __eq__ = __lt__ = sort  # type: ignore[assignment]
+
+
+def has_numbers(items: list[Value]) -> bool:
+    """Return whether elements of a list are numbers of Python's."""
+    held = [_known(one) for one in list.__iter__(items)]
+    return any(one.is_number if isinstance(one, Repeat) else not isinstance(one, torch.Tensor) for one in held)
+
+
+def stacked(items: list[Value]) -> torch.Tensor:
+    """All elements of a list along a new first axis, which are tensors, or numbers of one type."""
+    held = [_known(one) for one in list.__iter__(items)]
+    kinds = {one.is_number if isinstance(one, Repeat) else not isinstance(one, torch.Tensor) for one in held}
+    if len(kinds) > 1 or any(not isinstance(one, (Repeat, *_ELEMENTS)) for one in held):
+        raise current_loops().refused("a list of a dynamic length holds something else than tensors, or numbers")
+    if kinds == {False}:
+        return torch.stack(items)
+    pieces = [one.stacked() if isinstance(one, Repeat) else current_loops().as_tensor(one).reshape(1) for one in held]
+    if len({one.dtype for one in pieces}) > 1:
+        raise current_loops().refused("a list of a dynamic length holds numbers of different types")
+    return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
 
 def is_from_front(index: Value) -> bool:
     """Return whether an index does not count from the end."""
     return not isinstance(index, int) or isinstance(index, torch.SymInt) or index >= 0
+
+
+def _check_from_front(index: Value) -> None:
+    """Raises where a size may be an index from the end."""
+    env = THREAD.tracer.sizes
+    if not isinstance(index, int) and env.certain("ge", unwrap(index), 0) is not True:
+        raise current_loops().refused(
+            "Python takes elements out of a list of a dynamic length by an index that may be negative"
+        )
 
 
 def _as_turns(items: list[Value]) -> list[Value]:
@@ -234,14 +344,15 @@ def become(found: list[Value], kind: type) -> None:
             change(ctypes.py_object(each))
 
 
-def _loops() -> Value:
+def current_loops() -> Value:
+    """The loops of the run that this thread captures."""
     return THREAD.tracer.plugin("loops")
 
 
 @answers_for_caller
 def repeated_list(items: list[Value], count: Index) -> list[Value]:
     """``items * count``, of one number or tensor."""
-    loops = _loops()
+    loops = current_loops()
     if len(items) != 1 or not isinstance(items[0], int | float | torch.Tensor | torch.SymInt):
         raise loops.refused("Python repeats a list as often as a size says")
     item = loops.as_tensor(items[0])
@@ -254,11 +365,11 @@ def listed(part: Value) -> Value:
     """``list(part)``, where sizes tell how many elements there are; None where they do not."""
     if isinstance(part, GeneratorType | Turns | Counted) or series_of(part) is not None:
         if isinstance(part, torch.Tensor):
-            return _loops().repeated(part)
+            return current_loops().repeated(part)
         if isinstance(part, Turns):
             return part.copy()
         found: list[Value] = []
-        with _loops().collecting(part, found):
+        with current_loops().collecting(part, found):
             for one in part:
                 found.append(one)
         return found
@@ -271,100 +382,12 @@ def series_of(value: object) -> Elements | None:
         return value.series
     if isinstance(value, Turns):
         return value.series()
-    if isinstance(value, torch.Tensor) and value.dim() and THREAD.captures and _loops().may_loop(value.shape[0]):
+    if isinstance(value, torch.Tensor) and value.dim() and THREAD.captures and current_loops().may_loop(value.shape[0]):
         return Elements(value.shape[0], lambda index: value.select(0, index))
     found = getattr(value, "series", None) if type(value).__name__ == "TurnsIterator" else None
     return found() if callable(found) else None
 
 
-@answers_for_caller
-class _Zip(type):
-    """The class of what stands for ``zip``."""
-
-    def __call__(cls, *parts: Value, **kwargs: Value) -> Value:
-        found = [series_of(part) for part in parts] if THREAD.captures else []
-        if not any(found):
-            return zip(*parts, **kwargs)  # noqa: B905
-        whole = [one if one is not None else _plain(part) for one, part in zip(found, parts, strict=True)]
-        lengths = [one.length for one in whole]
-        length = lengths[0] if len({*map(str, lengths)}) == 1 else min(lengths)
-        return Counted(Elements(length, lambda index: tuple(one.at(index) for one in whole)))
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, zip | Counted)
-
-
-@answers_for_caller
-class _Enumerate(type):
-    """The class of what stands for ``enumerate``."""
-
-    def __call__(cls, part: Value, start: Value = 0) -> Value:
-        found = series_of(part) if THREAD.captures else None
-        if found is None:
-            return enumerate(part, start)
-        return Counted(Elements(found.length, lambda index: (index + start, found.at(index))))
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, enumerate | Counted)
-
-
-@answers_for_caller
-class _Reversed(type):
-    """The class of what stands for ``reversed``."""
-
-    def __call__(cls, part: Value) -> Value:
-        found = series_of(part) if THREAD.captures and not isinstance(part, Turns) else None
-        return reversed(part) if found is None else Counted(found.turned())
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, reversed | Counted)
-
-
-def _plain(part: Value) -> Elements:
-    raise _loops().refused("zip goes through a list of a fixed length beside one of a dynamic length")
-
-
-@answers_for_caller
-class _Map(type):
-    """The class of what stands for ``map``."""
-
-    def __call__(cls, function: Value, *parts: Value) -> Value:
-        if not THREAD.captures or not any(series_of(part) is not None for part in parts):
-            return map(function, *parts)
-        series = series_of(parts[0] if len(parts) == 1 else NAMES["zip"](*parts))
-        at = series.at  # type: ignore[union-attr]
-        is_one = len(parts) == 1
-        return Counted(Elements(series.length, lambda index: function(at(index)) if is_one else function(*at(index))))  # type: ignore[union-attr]
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, map | Counted)
-
-
-@answers_for_caller
-class _Listed(type):
-    """The class of what stands for ``list`` and ``tuple``."""
-
-    def __call__(cls, *args: Value) -> Value:
-        found = listed(args[0]) if len(args) == 1 and THREAD.captures else None
-        kind = cls.__mro__[1]
-        return kind(*args) if found is None else found if type(found) is Turns else kind(found)
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, (cls.__mro__[1], Turns))
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, cls.__mro__[1])
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.__mro__[1]
-
-    def __hash__(cls) -> int:
-        return hash(cls.__mro__[1])
-
-
-NAMES: dict[str, Value] = {"zip": _Zip("zip", (), {}), "enumerate": _Enumerate("enumerate", (), {})}
-NAMES |= {"reversed": _Reversed("reversed", (), {}), "map": _Map("map", (), {})}
-NAMES |= {kind.__name__: _Listed(kind.__name__, (kind,), {}) for kind in (list, tuple)}
 LENGTHS[Turns] = Turns.length
 LENGTHS[Counted] = lambda value: value.series.length
 
@@ -372,8 +395,3 @@ LENGTHS[Counted] = lambda value: value.series.length
 def range_of(start: Value, length: Value, step: Value) -> Counted:
     """The numbers of a ``range``."""
     return Counted(Elements(length, lambda index: start + index * step))
-
-
-def parts_of(tensor: torch.Tensor, axis: int) -> Sequence[Value]:
-    """The result of ``unbind`` along an axis of a dynamic size."""
-    return _loops().repeated(tensor.movedim(axis, 0))  # type: ignore[no-any-return]

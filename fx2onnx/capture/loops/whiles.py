@@ -23,6 +23,7 @@ from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import Held
 from fx2onnx.capture.loops.truths import HeadTest, Truth, node_of
 from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.reasons import Reason, because
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS
 from fx2onnx.sizes.expr import Dim, Scalar
@@ -30,6 +31,9 @@ from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
 from fx2onnx.torchcompat.loop_statements import Exit, Head, exit_at, head_at
 from fx2onnx.torchcompat.source_ast import Place, place_of
+
+MOST_TURNS = 3
+"""Turns of a ``while`` whose tests are shape-dependent branches, where loops over sizes are loops of the file."""
 
 AnyLoop = TypeVar("AnyLoop", bound=Loop)
 
@@ -92,8 +96,6 @@ class While(Loop):
         return index
 
     def _goes_on(self, plan: Plan, test: Truth) -> bool:
-        if self.wants_first:
-            raise Unlike("Python decides by whether a turn is the first")
         self._continues = test
         return not self._ended(plan) or self._again() is not None
 
@@ -134,6 +136,8 @@ class LoopTests:
         self._leaving: list[tuple[FrameType, Place | None, Place]] = []
         """The loops that are over except for a turn that Python runs once more, by frame and place, with the statement
         that leaves it."""
+        self._asked: dict[tuple[FrameType, object], set[str]] = {}
+        """The questions that the tests of ``while`` asked."""
         self._first_turns: set[tuple[FrameType, object]] = set()
         """The loops whose first turn was run by itself."""
 
@@ -158,12 +162,15 @@ class LoopTests:
         if frame is None:
             return None
         leaving = self._in_last_turn(frame) if self._leaving else None
-        if leaving is not None or not self._loops.tracer.has_exits:
+        if leaving is not None:
             return leaving
         found = head_at(frame)
         if found is None:
             return None
         head, operand = found
+        if not self._loops.tracer.has_exits:
+            self._note_turn(frame, head, test)
+            return None
         known = self.expected(frame, head, operand)
         if known is not None:
             return known
@@ -175,6 +182,14 @@ class LoopTests:
             goes_on = loop.asked(operand)
         self.expect(frame, head, loop.tested.asked_behind(operand, goes_on), goes_on)
         return head.operands[operand][1] is goes_on
+
+    def _note_turn(self, frame: FrameType, head: Head, test: Test) -> None:
+        """Python asks for the test of a ``while`` once more, each time by other sizes: these are no branches, but a loop."""
+        if isinstance(test, Relation) and self._loops.tracer.sizes.facts.is_settled(test) is None:
+            asked = self._asked.setdefault((frame, place_of(head.loop)), set())
+            asked.add(str(test))
+            if len(asked) > MOST_TURNS:
+                raise because(Reason.PATHS, self._loops.refused("sizes decide how often a while loops"))
 
     def entered(self, loop: AnyLoop) -> AnyLoop:
         """A loop that Python begins with: no turn of it is run once more."""

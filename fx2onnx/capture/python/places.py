@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import deque
 from collections.abc import Mapping
 from types import FrameType
 from typing import NamedTuple
@@ -40,7 +41,7 @@ def put(place: Place, value: object) -> None:
     elif place.kind == DICT:
         base_of(place.holder).__setitem__(place.holder, place.key, value)
     elif place.kind == LIST:
-        list.__setitem__(place.holder, place.key, value)
+        (list if isinstance(place.holder, list) else deque).__setitem__(place.holder, place.key, value)
     elif place.kind == OBJECT:
         object.__setattr__(place.holder, place.key, value)
     else:

@@ -3,6 +3,7 @@ made."""
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -19,6 +20,8 @@ from fx2onnx.torchcompat.modules import PATHS
 Test: TypeAlias = torch.fx.Node | Relation
 MAX_DECISIONS = 24
 """Decisions on one path: bodies of the file are nested as deeply."""
+MOST_TURNS = 10
+"""Turns of a ``while`` that are shape-dependent branches: each one's sizes are longer formulas, and such loops may be loops of the file."""
 MOST_NEEDED = 4
 """Decisions of a run that may be conditions instead, and have both branches in the file: each is a run of the module, at least."""
 
@@ -127,6 +130,13 @@ class DecisionTrace:
         """Return whether a run came to as many decisions as may be conditions instead as are kept."""
         return sum(decision.is_needed for decision in self.decisions) >= self.most_needed
 
+    def is_loop(self, error: UserError) -> bool:
+        """Return whether the last decisions were those of a ``while`` that asks once more, each by sizes."""
+        last, where = self.decisions[-MOST_TURNS:], error.where
+        if len(last) < MOST_TURNS or where is None or any(not one.is_by_sizes or one.where != where for one in last):
+            return False
+        return linecache.getline(where.file, where.line).lstrip().startswith("while ")
+
     def choose(self, values: Values, env: ShapeEnv, test: Test, error: UserError, is_needed: bool = False) -> bool:
         """The outcome of the next decision. Raises ``error`` where there is no choice or are too many of them, or within
         the body of an operator's branch or loop.
@@ -139,7 +149,7 @@ class DecisionTrace:
             self.sizes |= test.symbols()
         if depth < len(self.choices):
             choice = self.choices[depth]
-        elif is_by_sizes and depth < self.most:
+        elif is_by_sizes and depth < self.most and not self.is_loop(error):
             choice = Choice(bool(env.hint(test)))
         else:
             self.undecided = error

@@ -1,0 +1,225 @@
+"""Lists of a dynamic length that Python changes at will, in the loops that fill them and behind them; against eager PyTorch at other lengths
+and data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fx2onnx
+from tests.support import check
+
+Program = Callable[..., Any]
+PROGRAMS: list[Program] = []
+
+
+def program(function: Program) -> Program:
+    PROGRAMS.append(function)
+    return function
+
+
+@program
+def taken_and_put_back(x: torch.Tensor) -> Any:
+    out = [row.relu() for row in x]
+    first, last = out.pop(0), out.pop()
+    out.insert(1, first)
+    out[-1] = out[-1] + last
+    return torch.stack(out), len(out)
+
+
+@program
+def deleted(x: torch.Tensor) -> Any:
+    out = [row * 2 for row in x] + [x.sum(0)]
+    del out[0]
+    del out[1:2]
+    return torch.stack(out)
+
+
+@program
+def numbers_found(x: torch.Tensor) -> Any:
+    numbers = [i * i for i in range(x.shape[0])]
+    numbers.append(4)
+    place, count = numbers.index(4), numbers.count(4)
+    numbers.remove(0)
+    return torch.tensor(numbers), place, count, 9 in numbers
+
+
+@program
+def last_replaced(x: torch.Tensor) -> Any:
+    out = [x[0]]
+    for row in x[1:]:
+        if row.sum() > 0:
+            out.append(row)
+        else:
+            out[-1] = out[-1] + row
+    return torch.stack(out)
+
+
+@program
+def shift_and_reduce(x: torch.Tensor) -> Any:
+    stack: list[torch.Tensor] = []
+    for row in x:
+        stack.append(row)
+        if len(stack) >= 2 and row[0] > 0:
+            right, left = stack.pop(), stack.pop()
+            stack.append(torch.tanh(left + right))
+    return torch.stack(stack)
+
+
+@program
+def attention_to_former(x: torch.Tensor) -> Any:
+    states = [x[0]]
+    for row in x[1:]:
+        former = torch.stack(states)
+        states.append(torch.tanh(row + (former @ row).softmax(0) @ former))
+    return torch.stack(states)
+
+
+@program
+def sums_of_former(x: torch.Tensor) -> Any:
+    out: list[torch.Tensor] = []
+    for row in x:
+        out.append(row + sum(out, torch.zeros(3)))
+    return torch.stack(out)
+
+
+@program
+def distinct(x: torch.Tensor) -> Any:
+    seen: list[int] = []
+    for row in x:
+        place = int(row.argmax())
+        if place not in seen:
+            seen.append(place)
+    return torch.tensor(seen)
+
+
+@program
+def kept_boxes(x: torch.Tensor) -> Any:
+    keep: list[int] = []
+    for i in range(x.shape[0]):
+        if all((x[i] - x[j]).abs().sum() > 0.5 for j in keep):
+            keep.append(i)
+    return torch.tensor(keep)
+
+
+@program
+def left_with_a_list(x: torch.Tensor) -> Any:
+    rows = [x[0]]
+    for row in x:
+        rows.append(row)
+        if row.sum() > 2.5:
+            break
+        if row[0] > 0:
+            rows.pop(0)
+    return torch.stack(rows), len(rows)
+
+
+@program
+def records(x: torch.Tensor) -> Any:
+    best: list[torch.Tensor] = []
+    for row in x:
+        value = row.sum()
+        if len(best) == 0 or value > max(best):
+            best.append(value)
+    return torch.stack(best)
+
+
+@program
+def of_two_sizes(x: torch.Tensor) -> Any:
+    blocks = []
+    for i in range(x.shape[0]):
+        if x[i, 0] > 0:
+            blocks.append(x[: i + 1, None] * x[None, i:])
+        else:
+            blocks.append(x[i:, None] + x[None, : i + 1])
+    total = torch.zeros(())
+    for block in blocks:
+        total = torch.tanh(total + block.mean())
+    return total, blocks[-1], torch.cat([block.flatten() for block in blocks])
+
+
+@program
+def halved(x: torch.Tensor) -> Any:
+    while x.shape[0] > 1:
+        half = x.shape[0] // 2
+        x = torch.cat([x[:half] + x[half : 2 * half], x[2 * half :]])
+    return x[0]
+
+
+@program
+def symbols_of_frames(x: torch.Tensor) -> Any:
+    found, h = [0], torch.zeros(3)
+    for frame in x:
+        is_blank, count = False, 0
+        while not is_blank and count < 3:
+            symbol = int((frame + h).argmax())
+            if symbol == 2:
+                is_blank = True
+            else:
+                found.append(symbol)
+                h = torch.tanh(h * 0.5 - frame)
+            count += 1
+    return torch.tensor(found)
+
+
+@program
+def differences_of_pairs(x: torch.Tensor) -> Any:
+    out = []
+    for i in range(x.shape[0]):
+        for j in range(i + 1):
+            out.append(x[i] - x[j])
+    return torch.stack(out)
+
+
+@program
+def comprehension_over_pairs(x: torch.Tensor) -> Any:
+    n = x.shape[0]
+    flat = torch.stack([(a * b).sum() for a in x for b in x])
+    return flat, torch.tensor([[abs(i - j) for j in range(n)] for i in range(n)])
+
+
+@program
+def reduced_in_pairs(x: torch.Tensor) -> Any:
+    xs = list(x.unbind(0))
+    while len(xs) > 1:
+        xs = [xs[i] + xs[i + 1] if i + 1 < len(xs) else xs[i] for i in range(0, len(xs), 2)]
+    return xs[0]
+
+
+@program
+def reduced_as_a_queue(x: torch.Tensor) -> Any:
+    xs = [row for row in x]  # noqa: C416
+    while len(xs) > 1:
+        first, second = xs.pop(0), xs.pop(0)
+        xs.append(torch.tanh(first - second))
+    return xs[0]
+
+
+def drawn(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.long_cases(but=["taken_and_put_back", "sums_of_former"])
+def test_lists(program: Program) -> None:
+    least = 3 if program in PROGRAMS[:3] else 1
+    others = [(drawn(count, seed),) for seed, count in enumerate((least, 3, 4, 9, 13, 30))]
+    result = check(program, (drawn(12),), others=others, dynamic_shapes={"x": {0: "n"}})
+    assert {"Loop", "Scan"} & {node.op_type for node in result.model.graph} or program is PROGRAMS[0]
+
+
+@pytest.mark.long
+def test_a_dict_by_sizes_is_refused() -> None:
+    def forward(x: torch.Tensor) -> Any:
+        found = {}
+        for i in range(x.shape[0]):
+            found[i] = x[i] * 2
+        return torch.stack([*found.values()])
+
+    with pytest.raises(fx2onnx.UserError, match="into a dict whose key is a size") as caught:
+        fx2onnx.export(forward, (drawn(12),), dynamic_shapes={"x": {0: "n"}})
+    assert any("scan(turn, start, xs)" in step for step in caught.value.next)

@@ -240,3 +240,16 @@ def test_image_models_have_the_numbers_of_onnxruntime(activation: str) -> None:
         wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
         for is_fast in (True, False):
             np.testing.assert_allclose(run(model, is_fast, feeds)[0], wanted[0], rtol=1e-4, atol=1e-4)
+
+
+def test_numpy_computes_alone_where_numba_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise ImportError("Numba needs NumPy 2.2 or less")
+
+    monkeypatch.setattr(fast, "is_installed", lambda: True)
+    monkeypatch.setattr(fast.importlib, "import_module", refuse)
+    monkeypatch.setattr(fast, "_module", fast._module.__wrapped__)
+    case = Case("Softmax", [numbers("float32", 3, 5)])
+    with pytest.warns(UserWarning, match="NumPy computes alone: Numba needs"):
+        given = ort.InferenceSession(case.model()).run(None, {"x0": case.feeds[0]})
+    np.testing.assert_allclose(given[0].sum(-1), 1, rtol=1e-6)

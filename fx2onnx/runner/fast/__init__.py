@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
@@ -39,8 +41,8 @@ return None for what they do not cover.
 _FILE_OF = {(domain, name): file for (domain, file), names in FAMILIES.items() for name in names.split()}
 
 
-LEAST_NUMBA = (0, 61)
-"""The version of the extra: older ones lack what ``taps.py`` and ``dot4.py`` write."""
+LEAST_NUMBA = (0, 68)
+"""The version of the extra, the first that the instructions of ``taps.py`` and ``dot4.py`` were tried with."""
 
 
 @functools.cache
@@ -71,10 +73,20 @@ def _improved(kernel: Kernel) -> Kernel:
     return replace(kernel, prepare=functools.partial(_prepare, kernel))
 
 
+@functools.cache
+def _module(file: str) -> ModuleType | None:
+    """The file of a family; None, with a warning, where numba does not go with this version of NumPy."""
+    try:
+        return importlib.import_module(f"{__name__}.{file}")
+    except ImportError as error:
+        warnings.warn(f"numba cannot be imported, and NumPy computes alone: {error}", stacklevel=2)
+        return None
+
+
 def _form(kernel: Kernel, what: str) -> Any:
     """The function of the kernel's file; None where it has none of this kind."""
-    file = _FILE_OF[kernel.domain, kernel.op_type]
-    return getattr(importlib.import_module(f"{__name__}.{file}"), f"{what}_{kernel.op_type}", None)
+    module = _module(_FILE_OF[kernel.domain, kernel.op_type])
+    return getattr(module, f"{what}_{kernel.op_type}", None)
 
 
 def _prepare(kernel: Kernel, facts: Facts) -> Prepared | None:

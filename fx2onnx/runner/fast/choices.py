@@ -116,6 +116,10 @@ def call_TopK(
     return (values, places) if _top_k(rows, *given) else None
 
 
+FAR = 1e4
+"""Positions from here on, in half images, and those that are no numbers, are the kernel's."""
+
+
 @compiled
 def _bilinear(x: Array, grid: Array, scale: Any, shift: Any, y: Array) -> None:
     """Shapes: x [C, H, W], grid [positions, 2], y [C, positions]; a position is ((g + 1) * size * scale) - shift, as both alignments have it."""
@@ -123,10 +127,6 @@ def _bilinear(x: Array, grid: Array, scale: Any, shift: Any, y: Array) -> None:
     for p in range(grid.shape[0]):
         u = (grid[p, 0] + f32(1)) * f32(0.5) * (f32(wide) - scale) - shift
         v = (grid[p, 1] + f32(1)) * f32(0.5) * (f32(high) - scale) - shift
-        if not (abs(u) < f32(1e9) and abs(v) < f32(1e9)):
-            for c in range(channels):
-                y[c, p] = f32(np.nan)
-            continue
         left, top = np.floor(u), np.floor(v)
         a, b = u - left, v - top
         j, i = i32(left), i32(top)
@@ -145,11 +145,18 @@ def _bilinear(x: Array, grid: Array, scale: Any, shift: Any, y: Array) -> None:
 
 
 def call_GridSample(
-    x: Array, grid: Array, *, mode: str = "", padding_mode: str = "zeros", align_corners: int = 0, **_: Any
+    x: Array, grid: Array, *, mode: str = "", padding_mode: str = "zeros", align_corners: int = 0, version: int = 20
 ) -> Array | None:
     if x.dtype != FLOAT32 or grid.dtype != FLOAT32 or x.ndim != 4 or grid.ndim != 4 or padding_mode != "zeros":
         return None
-    if mode not in ("", "linear", "bilinear") or grid.shape[-1] != 2 or len(grid) != len(x) or not x.size:
+    if (
+        mode not in ("", "bilinear" if version < 20 else "linear")
+        or grid.shape[-1] != 2
+        or len(grid) != len(x)
+        or not x.size
+    ):
+        return None
+    if not (np.abs(grid) < FAR).all():
         return None
     y = np.empty((*x.shape[:2], *grid.shape[1:3]), FLOAT32)
     image, places = np.require(x, FLOAT32, ["C", "W"]), np.require(grid, FLOAT32, ["C", "W"])

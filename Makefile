@@ -137,6 +137,7 @@ page.prompt-forms = studies.prompt_forms --write docs/measured/prompt_forms.md #
 page.dynamic-sizes = studies.dynamic_sizes ## which sizes that eager PyTorch takes are dynamic in the file; resumes (hours)
 page.dynamic-libraries = studies.dynamic_libraries ## networks of diffusers, MONAI and torchaudio at other sizes; needs those packages (minutes)
 page.data-size-programs = studies.data_size_programs ## programs with data-dependent sizes beside eager PyTorch; resumes (minutes)
+page.low-bits = benchmarks.low_bits --write docs/measured/low_bits.md ## products, files and fitting of low-bit weights, in onnxruntime (minutes)
 page.quantized-zoo = studies.quantized_zoo --write docs/measured/quantized_zoo.md ## every zoo model with low-bit weights, verified (20 minutes)
 page.target-files = studies.target_files ## what lint says of 100 exports beside what the runtimes do, after `make target-probes` (minutes)
 page.pipelines = studies.pipelines ## every diffusers pipeline of studies/tiny_pipelines exported, run and compared with diffusers (ten minutes)

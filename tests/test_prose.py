@@ -39,6 +39,22 @@ def test_a_long_sentence_and_a_long_bullet_are_found() -> None:
     assert [line for line, _ in check_prose._bullets("text\n- one\n  two\n\n- three\n")] == [2, 5]
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("It takes 3 s.\n", [1]),
+        ("Text.\n\n- a\n- it is 1.2 to 1.4 times as fast, 2026-11-29\n", [4]),
+        ("| a | 4 ms |\n|---|---|\n\nSee `make bench`.\n", [1]),
+        ("| a | 4 ms |\n|---|---|\n\nSee `make bench`, 2026-11-22.\n", []),
+        ("It found 3 of 4 ([page](measured/sabotage.md), 2026-11-26).\n", []),
+        ("It found 3 of 4 ([page](measured/sabotage.md), 2020-01-01).\n", [1]),
+        ("Below 2 GB, at most 20 %, `--limit 3 s`.\n\n```text\n3 s\n```\n", []),
+    ],
+)
+def test_a_measured_number_says_its_date_and_source(text: str, lines: list[int]) -> None:
+    assert [line for line, _ in check_prose._numbers(text)] == lines
+
+
 def test_each_code_has_a_heading_that_addresses_lead_to() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     assert all(f"\n## {code}\n" in text for code in CODES)

@@ -1,4 +1,5 @@
-"""Check the words of fx2onnx: ``python -m tools.check_prose`` lists house words, long sentences, bullets and pages.
+"""Check the words of fx2onnx: ``python -m tools.check_prose`` lists house words, long sentences, bullets and pages, and
+measured numbers without date and source.
 
 Read are the pages of ``docs/``, README and CONTRIBUTING, the help of all commands, the texts of errors and warnings (found in the
 source, without running it) and docstrings.
@@ -7,6 +8,7 @@ source, without running it) and docstrings.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections import Counter
@@ -43,8 +45,21 @@ POINTING = re.compile(
     "(?:Also|And|Another|How|Its?|Likewise|Of|Such|That|There|They|Those|What|Whatever|When|Where|Whether|Which|Who|Whose|Why)\\b"
 )
 """First words of docstrings that leave the noun to a neighbour."""
+MEASURED = re.compile(
+    r"(?<![\w.,-])\d[\d.,]*(?:(?: to | and )\d[\d.,]*)?(?: ?(?:[mµu]?s|(?:milli|micro)?seconds?|minutes|%|[kKMG]i?B)\b| ?%| times\b| of \d)"
+)
+"""A time, a size, a ratio, or a count of cases."""
+LIMIT = re.compile(
+    r"\b(?:above|below|beyond|up to|at most|more than|longer than|within|every|hold) (?:the |half of )?\d[\d.,]*(?: ?%| times| \w+)"
+    r"|\b(?:16 times as large|8 times what|3\.5 runs|0\.1 s if|5 runs, or 1 s|20 % and 20 rounds|8 minutes)",
+    re.IGNORECASE,
+)
+"""A number that the code fixes, or a reader does; it is not measured."""
+DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
+SOURCE = re.compile(r"\]\((?:docs/)?(measured/\w+\.md)|`((?:make|python -m) [^`]*)`")
+"""The page of a measurement, or the command that makes it."""
 LONG_SENTENCE, LONG_BULLET, LONG_PAGE = 30, 4, 1500
-KNOWN = {"docstring": 8, "error": 0, "help": 0, "page": 0}
+KNOWN = {"docstring": 8, "error": 0, "help": 0, "number": 2, "page": 0}
 """Findings of each kind that are left: these numbers only shrink."""
 
 
@@ -80,6 +95,8 @@ def _pages() -> Iterator[Finding]:
             for line, bullet in _bullets(prose):
                 if len(bullet) > LONG_BULLET * 130:
                     yield Finding("page", f"{name}:{line}", f"a bullet of {len(bullet)} characters: {bullet[:60]} ...")
+            if "docs/cli/" not in name:  # examples of options
+                yield from (Finding("number", f"{name}:{line}", what) for line, what in _numbers(text))
 
 
 def _without_tables(text: str) -> str:
@@ -103,6 +120,40 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
 def _bullets(text: str) -> Iterator[tuple[int, str]]:
     for found in re.finditer(r"^( *)[-*] .*\n(?:\1  .*\n)*", text, re.MULTILINE):
         yield text.count("\n", 0, found.start()) + 1, " ".join(found[0].split())
+
+
+def _numbers(text: str) -> Iterator[tuple[int, str]]:
+    """Measured numbers of a users' page whose paragraph does not say when and how they were measured."""
+    prose = _prose(text)
+    for start, end in _paragraphs(text):
+        found = MEASURED.search(LIMIT.sub(lambda limit: "-" * len(limit[0]), prose[start:end]))
+        if found is None:
+            continue
+        line, said = text.count("\n", 0, start) + prose.count("\n", start, start + found.start()) + 1, text[start:end]
+        dates, sources = DATE.findall(said), SOURCE.findall(said)
+        if not dates or not sources:
+            yield line, f"{found[0]!r}: say its date, and link its measured page or name the command"
+        for page in {page for page, _ in sources if page}:
+            if not any(date in _dates_of(page) for date in dates):
+                yield line, f"{found[0]!r}: {page} is of another date"
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
+    """Where paragraphs and items of lists begin and end; a table goes with the paragraph behind it."""
+    for found in re.finditer(
+        r"(?:^\|.*\n)+\n?(?:(?!\||#|[-*] )\S.*\n)*|^(?: *[-*] .*|(?!\|)\S.*)\n(?:(?! *[-*] |\|) *\S.*\n)*",
+        text,
+        re.MULTILINE,
+    ):
+        yield found.span()
+
+
+@functools.cache
+def _dates_of(page: str) -> frozenset[str]:
+    """Dates that a measured page and its row of the index say."""
+    index = (ROOT / "docs" / "measured" / "index.md").read_text(encoding="utf-8")
+    rows = "".join(line for line in index.splitlines() if f"]({Path(page).name})" in line)
+    return frozenset(DATE.findall(rows + (ROOT / "docs" / page).read_text(encoding="utf-8")))
 
 
 def _sentences(text: str) -> Iterator[str]:

@@ -1,12 +1,15 @@
-"""Export by reference of a pipeline of the size of SDXL: processor seconds, memory and bytes written.
+"""Export by reference of models larger than the memory: processor seconds, memory and bytes written.
 
-``python -m benchmarks.sdxl_by_reference [FOLDER]`` writes the configs of SDXL and 13.9 GB of sparse safetensors, which take no room, and
-exports the folder in a process of its own. All weights are 0, so nothing is compared; ``make pipelines`` compares a small SDXL.
+``python -m benchmarks.sparse_by_reference sdxl|experts`` writes configs of a published size and sparse safetensors, which take no room (SDXL:
+13.9 GB; a decoder with 128 experts in each of 48 layers: 61 GB), and exports the folder in a process of its own. All weights are 0, so
+nothing is compared: ``make pipelines`` compares a small SDXL, the tests small decoders with experts.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import resource
 import struct
 import subprocess
@@ -44,10 +47,58 @@ TEXT = {
     "projection_dim": 768,
 }
 TEXT_2 = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 20, "projection_dim": 1280}  # fmt: skip
+EXPERTS = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "tie_word_embeddings": False,
+}
 
 
-def make_folder(folder: Path) -> int:
-    """Configs and sparse weights of the components. Returns the bytes of the weights."""
+def make_experts(folder: Path) -> tuple[str, int]:
+    """Config and sparse weights of a Qwen3-MoE type, experts one by one as its checkpoints have them. Returns the source and the bytes."""
+    import torch
+    import transformers
+
+    config = transformers.Qwen3MoeConfig(**EXPERTS, dtype="bfloat16", architectures=["Qwen3MoeForCausalLM"])
+    config.save_pretrained(folder)
+    with torch.device("meta"):
+        weights = transformers.Qwen3MoeForCausalLM(config).state_dict()
+    shapes: dict[str, list[int]] = {}
+    for key, value in weights.items():
+        if ".experts." not in key:
+            shapes[key] = list(value.shape)
+            continue
+        stem, count, (out, wide) = key.rsplit(".", 1)[0], value.shape[0], value.shape[1:]
+        is_joined = key.endswith("gate_up_proj")
+        for expert in range(count):
+            for part in ("gate_proj", "up_proj") if is_joined else ("down_proj",):
+                shapes[f"{stem}.{expert}.{part}.weight"] = [out // 2 if is_joined else out, wide]
+    return f"hf:{folder}", _write_shards(folder, shapes)
+
+
+def _write_shards(folder: Path, shapes: Mapping[str, list[int]]) -> int:
+    """Sparse bfloat16 files of one layer each, with their index. Returns the bytes of all."""
+    files: dict[str, dict[str, list[int]]] = {}
+    for key, shape in shapes.items():
+        layer = key.split(".")[2] if key.startswith("model.layers.") else "other"
+        files.setdefault(f"model-{layer}.safetensors", {})[key] = shape
+    total_bytes = sum(write_sparse(folder / file, held, "BF16", 2) for file, held in files.items())
+    weight_map = {key: file for file, held in files.items() for key in held}
+    index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return total_bytes
+
+
+def make_sdxl(folder: Path) -> tuple[str, int]:
+    """Configs and sparse weights of the components of SDXL. Returns the source and the bytes of the weights."""
     import diffusers
     import torch
     import transformers
@@ -73,16 +124,16 @@ def make_folder(folder: Path) -> int:
     stated["scheduler"] = ["diffusers", "EulerDiscreteScheduler"]
     stated |= {key: [None, None] for key in ("tokenizer", "tokenizer_2", "image_encoder", "feature_extractor")}
     (folder / "model_index.json").write_text(json.dumps(stated))
-    return total_bytes
+    return f"diffusers:{folder}", total_bytes
 
 
-def write_sparse(path: Path, shapes: Mapping[str, list[int]]) -> int:
-    """A safetensors file of float32 zeros, without blocks on the disk. Returns their bytes."""
+def write_sparse(path: Path, shapes: Mapping[str, list[int]], dtype: str = "F32", item_bytes: int = 4) -> int:
+    """A safetensors file of zeros, without blocks on the disk. Returns their bytes."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for key, shape in shapes.items():
-        start, end = end, end + 4 * _product(shape)
-        header[key] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+        start, end = end, end + item_bytes * math.prod(shape)
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     with path.open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
@@ -90,19 +141,16 @@ def write_sparse(path: Path, shapes: Mapping[str, list[int]]) -> int:
     return end
 
 
-def _product(shape: list[int]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found
+MADE = {"sdxl": make_sdxl, "experts": make_experts}
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=MADE)
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(sys.argv[1] if len(sys.argv) > 1 else place)
-        folder.mkdir(exist_ok=True)
-        weight_bytes = make_folder(folder)
-        command = [sys.executable, "-m", "fx2onnx", "export-folder", f"diffusers:{folder}", "--weights", "reference", "--no-verify"]  # fmt: skip
+        folder = Path(place)
+        source, weight_bytes = MADE[parser.parse_args().model](folder)
+        command = [sys.executable, "-m", "fx2onnx", "export-folder", source, "--weights", "reference", "--no-verify"]
         begun = time.perf_counter()
         subprocess.run(command, check=True)
         seconds = time.perf_counter() - begun

@@ -139,7 +139,7 @@ def _numbers(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
-    """Where paragraphs and items of lists begin and end; a table goes with the paragraph behind it."""
+    """Start and end of each paragraph and item of a list; a table goes with the paragraph behind it."""
     for found in re.finditer(
         r"(?:^\|.*\n)+\n?(?:(?!\||#|[-*] )\S.*\n)*|^(?: *[-*] .*|(?!\|)\S.*)\n(?:(?! *[-*] |\|) *\S.*\n)*",
         text,

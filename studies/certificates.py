@@ -13,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 import fx2onnx
 from benchmarks.machine import describe
 from benchmarks.optimize_files import FOREIGN, write_large
@@ -20,6 +22,8 @@ from fx2onnx.proof.certify import KINDS, certify
 from fx2onnx.sources import resolve
 
 PAGE = Path("docs/measured/certificates.md")
+PACKAGED = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+"""Files of the onnx package, which Caffe2 wrote; their weights are made by nodes."""
 ZOO = (
     *("mnist_cnn", "mnist_cnn_same", "resnet18", "mobilenet_v3_large", "efficientnet_b0", "deit_tiny", "vit_tiny"),
     *("yolov5", "realesrgan_tiny", "diffusion_unet", "bert_tiny", "gpt2_tiny", "t5_tiny", "llama_tiny", "whisper_tiny"),
@@ -98,7 +102,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         "# Certificates of optimized files",
         "",
         "`fx2onnx certify` on each file before and after `fx2onnx optimize`: files of other tools (`tests/data/foreign`, both exporters of",
-        "PyTorch) and exports of the zoo and of libraries without rewrites. Written by `make certificates`.",
+        "PyTorch, the onnx package) and exports of the zoo and of libraries without rewrites. Written by `make certificates`.",
         "",
         describe(),
         "",
@@ -148,7 +152,7 @@ def main() -> None:
         write_large(folder)
         (folder / "done").touch()
     rows = {row["name"]: row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
-    paths = [*sorted(FOREIGN.glob("*.onnx")), *sorted(folder.glob("*.onnx"))]
+    paths = [path for place in (FOREIGN, PACKAGED, folder) for path in sorted(place.glob("*.onnx"))]
     for path in [path for path in paths if path.stem not in rows][: chosen.most]:
         after = folder / "after" / path.name
         try:

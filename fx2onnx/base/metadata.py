@@ -1,7 +1,8 @@
 """The version of fx2onnx, and the keys under which a model's metadata holds it and the facts about the file."""
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 VERSION = "0.1.0"
 
@@ -33,7 +34,9 @@ BAKED = "fx2onnx.baked"
 """The names of the arguments whose sample values the file has in their place, as a JSON list."""
 
 
-def derivation_text(digest: str, steps: Sequence[tuple[str, int, str]]) -> str:
-    """The text of a derivation: the SHA-256 of the file before, the version of each rule, and each edit as rule and place."""
-    rules = {name: version for name, version, _ in steps}
-    return json.dumps({"of": digest, "rules": rules, "steps": [[name, place] for name, _, place in steps]})
+def derivation_text(digest: str, rules: Mapping[str, int], steps: Sequence[Sequence[str]]) -> str:
+    """The text of a derivation: the SHA-256 of the file before, the version of each rule, each edit as rule and places, and the
+    SHA-256 of all that.
+    """
+    told = {"of": digest, "rules": dict(rules), "steps": [list(step) for step in steps]}
+    return json.dumps({**told, "sha256": hashlib.sha256(json.dumps(told).encode()).hexdigest()})

@@ -45,8 +45,8 @@ class Outcome:
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
     """Sentences by rewrite, counted."""
-    applied: list[tuple[str, int, str]] = field(default_factory=list)
-    """Each edit in order: the rewrite or pass, its version, and the value that was made anew."""
+    applied: list[tuple[str, int, list[str]]] = field(default_factory=list)
+    """Each edit in order: the rewrite or pass, its version, and the values that were made anew."""
     last: tuple[str, str] | None = None
     """The last edit: the rewrite, and the node it ended at."""
 
@@ -152,7 +152,7 @@ class Driver:
         graph = root.graph
         assert graph is not None
         olds = list(match.replaces) if match.replaces is not None else [root.outputs[0]]
-        place = olds[0].name or ""
+        places = [old.name or "" for old in olds]
         op = self._emitter()
         op.builder.nodes = []
         op.origin = {}
@@ -185,7 +185,7 @@ class Driver:
         )
         self._edits += 1
         self.outcome.edits[rewrite.name] += 1
-        self.outcome.applied.append((rewrite.name, rewrite.version, place))
+        self.outcome.applied.append((rewrite.name, rewrite.version, places))
         self.outcome.last = (rewrite.name, root.name or "")
         self.budget.spend()
         if self.check:

@@ -141,7 +141,7 @@ def run(
                 except FAULTS as error:
                     raise RewriteFailed(stage.name, "", error) from error
                 outcome.edits[stage.name] += count
-                outcome.applied += [(stage.name, stage.version, "")] if count else []
+                outcome.applied += [(stage.name, stage.version, [])] if count else []
             else:
                 chosen = [item for item in stage.rewrites if not (keep_weights and item.changes_weights)]
                 Driver(model, chosen, outcome, check=check, explain=explain, budget=budget).run()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,16 +16,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.escape import Shown
 from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.irx.inference import without_maps
-from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.judge.engines import ENGINES, is_available
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
-from fx2onnx.proof.derivation import Derivation, derivation_of
-from fx2onnx.proof.nodes import Array
+from fx2onnx.proof.derivation import Derivation, again, derivation_of
+from fx2onnx.proof.nodes import Array, reads_of
 from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.replay import Replay
 from fx2onnx.proof.rules import Reader
 from fx2onnx.proof.terms import Terms
 
@@ -98,16 +98,7 @@ def start(file: OpenedFile, terms: Terms) -> dict[str, int]:
     return found | {name: terms.constant(array) for name, array in file.constants.items()}
 
 
-def _reads(node: onnx.NodeProto) -> list[str]:
-    """The names that the graphs of a node read, in the order of their first use."""
-    held = [each for each in node.attribute if each.HasField("g") or each.graphs]
-    graphs = [graph for each in held for graph in (*([each.g] if each.HasField("g") else ()), *each.graphs)]
-    parts = [part for graph in graphs for part in graphs_within(graph) if isinstance(part, onnx.GraphProto)]
-    names = [name for part in parts for inner in part.node for name in inner.input]
-    return list(dict.fromkeys([*names, *(value.name for part in parts for value in part.output)]))
-
-
-class _Certifying:
+class Certifying:
     """One comparison of two files."""
 
     def __init__(self, before: OpenedFile, after: OpenedFile) -> None:
@@ -162,6 +153,11 @@ class _Certifying:
         self.values, self.reals = values, reals
         return kinds, roundings, missing
 
+    def fault(self, steps: Sequence[tuple[str, Sequence[str]]]) -> str:
+        """Say why a derivation is not of these files; empty where it leads from the one before to the one after."""
+        terms = self.values_before, self.values
+        return Replay(self.before.proto, self.after.proto, steps, terms, self.exact.constants.keys()).fault()
+
     def _worst(self, term: int) -> float:
         """The roundings that constants inside of a term are apart."""
         worst, waiting, seen = 0.0, [term], set[int]()
@@ -210,8 +206,12 @@ def certify(before: str | os.PathLike[str], after: str | os.PathLike[str], *, de
             next="certify compares a file with what another file became: fx2onnx optimize BEFORE AFTER",
         )
     told = derivation_of(one, other) if derivation else Derivation()
-    job = _Certifying(one, other)
+    job = Certifying(one, other)
     kinds, roundings, missing = job.compare({})
+    wrong = job.fault(told.steps) if told.steps else ""
+    if wrong:
+        what = f"the derivation in '{other.path}' does not lead to it from '{one.path}'"
+        raise VerificationError("E304", what, why=wrong, next=again(one.path))
     anchors: dict[str, bool] = {}
     engine = ""
     unsure = [name for name in missing if name in job.values_before]
@@ -242,7 +242,7 @@ def _judge_nodes(
         own = [kinds.get(name) or known.get(name, "proved") for name in node.output if name]
         worst = max(own, key=lambda kind: ("unchanged", *KINDS).index(kind), default="proved")
         rules = [rule for name in node.output for rule in made.get(name, ())]
-        for name in (*node.input, *_reads(node)):
+        for name in (*node.input, *reads_of(node)):
             if name and name not in kinds:
                 made.setdefault(name, rules)
                 handed = "proved" if worst == "unchanged" else worst
@@ -270,7 +270,7 @@ def _judge_outputs(found: Certificate, file: OpenedFile) -> None:
     kind_of = {each.value: each.kind for each in found.changed}
     worst: dict[str, str] = {}
     for node in file.proto.graph.node:
-        graphs = _reads(node)
+        graphs = reads_of(node)
         kinds = [worst.get(name, "proved") for name in (*node.input, *graphs)]
         own = next((kind_of[name] for name in node.output if name in kind_of), "proved")
         worst |= dict.fromkeys(node.output, max([own, *kinds], key=KINDS.index))

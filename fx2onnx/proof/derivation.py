@@ -8,37 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fx2onnx.base.errors import VerificationError
-from fx2onnx.base.metadata import DERIVATION
+from fx2onnx.base.metadata import DERIVATION, derivation_text
 from fx2onnx.files.digest import sha256_of_file
 from fx2onnx.proof.opened import OpenedFile
-
-_EQUATIONS = (
-    *("ArrangeWeights", "CancelInvolution", "DivideByRoot", "DropNeutralOperand", "DropZeroState", "DropZeroTerm"),
-    *("FixedTarget", "FoldBatchNorm", "FoldConvAffine", "FoldMatMulScale", "FoldWeightTranspose", "FoldZeroPoint"),
-    *("FuseBareLayerNorm", "FuseBiasGelu", "FuseGelu", "FuseHeadBias", "FuseHeadScale", "FuseLayerNorm"),
-    *("FuseLayerNormBias", "FuseMatMulAdd", "FuseMatMulScale", "FuseMatMulTranspose", "FusePackedBias", "FusePad"),
-    *(
-        "FuseRMSNorm",
-        "FuseSkipNorm",
-        "FuseTransposeGemm",
-        "GridGather",
-        "MergeConcats",
-        "MergeMatMuls",
-        "MergeReshapes",
-    ),
-    *("MergeSlices", "MergeTransposes", "MoveReshapeUp", "PackHeads", "PickEarly", "PlainCast", "RemoveNoop"),
-    *("RemoveRequantize", "SkipExpand", "SliceSplat", "SplitGathers", "SplitProduct", "SwapReluMaxPool", "SwapWhere"),
-    *("UnflattenGemm", "fold_branches", "fold_constants", "fold_weight_formulas", "merge_equal_nodes"),
-    *("merge_equal_weights", "remove_dead_nodes"),
-)
-_CONVERSIONS = ("fix_sizes", "make_dynamic", "convert_opset", "quantize", "lower_precision", "fit_to_target")
-"""Steps that change the operators, the sizes or the numbers of the file on purpose."""
-RULES: Mapping[str, int] = dict.fromkeys((*_EQUATIONS, *_CONVERSIONS), 1)
-"""The version of each rule that the equations here were compared with (docs/measured/proofs.md)."""
+from fx2onnx.proof.replay import versions
 
 
 @dataclass
@@ -48,14 +24,21 @@ class Derivation:
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
     """The rules that made each value anew, in order."""
+    steps: list[tuple[str, list[str]]] = field(default_factory=list)
+    """Each edit in order: the rule, and the values that it made anew."""
 
 
 def counts_of(text: str) -> dict[str, int]:
     """The number of times that each rule was applied, by the text of a derivation; empty where it is damaged."""
     try:
-        return dict(sorted(Counter(str(name) for name, _ in json.loads(text)["steps"]).items()))
+        return dict(sorted(Counter(str(step[0]) for step in json.loads(text)["steps"]).items()))
     except (ValueError, LookupError, TypeError, RecursionError):
         return {}
+
+
+def again(path: str) -> str:
+    """The advice for a derivation that is wrong."""
+    return f"optimize the file again: fx2onnx optimize '{path}'; or certify without the list: --no-derivation"
 
 
 def derivation_of(before: OpenedFile, after: OpenedFile) -> Derivation:
@@ -64,26 +47,30 @@ def derivation_of(before: OpenedFile, after: OpenedFile) -> Derivation:
     digest, found = sha256_of_file(before.path), Derivation()
     if not text or sha256_of_file(after.path) == digest:
         return found
-    again = f"optimize the file again: fx2onnx optimize '{before.path}'; or certify without the list: --no-derivation"
     try:
         told = json.loads(text)
-        source, versions = str(told["of"]), {str(name): int(version) for name, version in told["rules"].items()}
-        steps = [(str(name), str(place)) for name, place in told["steps"]]
-        is_whole = {name for name, _ in steps} == set(versions)
+        source, known = str(told["of"]), {str(name): int(version) for name, version in told["rules"].items()}
+        steps = [(str(name), [*map(str, places)]) for name, *places in told["steps"]]
+        is_whole = {name for name, _ in steps} == set(known) and text == derivation_text(source, known, told["steps"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         is_whole = False
     if not is_whole:
-        raise VerificationError("E304", f"the derivation in '{after.path}' is damaged", next=again)
+        raise VerificationError("E304", f"the derivation in '{after.path}' is damaged", next=again(before.path))
     if source != digest:
         why = f"it is of a file with SHA-256 {source[:16]}, and '{before.path}' has {digest[:16]}"
-        raise VerificationError("E304", f"the derivation in '{after.path}' is of another file", why=why, next=again)
-    unknown = [f"{name} {version}" for name, version in versions.items() if RULES.get(name) != version]
+        raise VerificationError(
+            "E304", f"the derivation in '{after.path}' is of another file", why=why, next=again(before.path)
+        )
+    unknown = [f"{name} {version}" for name, version in known.items() if versions().get(name) != version]
     if unknown:
-        why = "known are " + (", ".join(f"{n} {RULES[n]}" for n in versions if n in RULES) or "none of its rules")
+        why = "known are " + (
+            ", ".join(f"{n} {versions()[n]}" for n in known if n in versions()) or "none of its rules"
+        )
         what = f"the derivation in '{after.path}' has rules that this version does not know: {', '.join(unknown)}"
-        raise VerificationError("E304", what, why=why, next=again)
-    for name, place in steps:
+        raise VerificationError("E304", what, why=why, next=again(before.path))
+    found.steps = steps
+    for name, places in steps:
         found.counts[name] += 1
-        if place:
+        for place in places:
             found.places.setdefault(place, []).append(name)
     return found

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 from onnx.reference import ReferenceEvaluator
 
+from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.semantics.schemas import onnx_schema
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -63,3 +64,12 @@ def as_key(value: Any) -> Any:
     if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto | onnx.TypeProto | onnx.GraphProto):
         return value.SerializeToString(deterministic=True)
     return tuple(map(as_key, value)) if isinstance(value, list | tuple) else value
+
+
+def reads_of(node: onnx.NodeProto) -> list[str]:
+    """The names that the graphs of a node read, in the order of their first use."""
+    held = [each for each in node.attribute if each.HasField("g") or each.graphs]
+    graphs = [graph for each in held for graph in (*([each.g] if each.HasField("g") else ()), *each.graphs)]
+    parts = [part for graph in graphs for part in graphs_within(graph) if isinstance(part, onnx.GraphProto)]
+    names = [name for part in parts for inner in part.node for name in inner.input]
+    return list(dict.fromkeys([*names, *(value.name for part in parts for value in part.output)]))

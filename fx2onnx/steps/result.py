@@ -161,20 +161,21 @@ class Plan:
         fitted_to = usual if is_asked or self.precision is not None else None
         return Wanted(drawn, usual, fitted_to, is_asked, is_asked, self.quantize, self.precision)
 
-    def derivation(self, opened: Opened, applied: Sequence[tuple[str, int, str]]) -> dict[str, str]:
+    def derivation(self, opened: Opened, applied: Sequence[tuple[str, int, list[str]]]) -> dict[str, str]:
         """The entry of the metadata that lists the edits, for ``certify``; empty where there are none, or no notes are wanted."""
-        steps = [("fix_sizes", 1, f"{name}={size}") for name, size in self.fix.items()]
-        steps += [("make_dynamic", 1, f"{place}={name}") for place, name in self.dynamic.items()]
-        steps += [("convert_opset", 1, str(self.opset))] if self.opset else []
+        steps = [("fix_sizes", 1, [f"{name}={size}"]) for name, size in self.fix.items()]
+        steps += [("make_dynamic", 1, [f"{place}={name}"]) for place, name in self.dynamic.items()]
+        steps += [("convert_opset", 1, [str(self.opset)])] if self.opset else []
         steps += applied
-        steps += [("quantize", 1, self.quantize.kind)] if self.quantize is not None else []
-        steps += [("lower_precision", 1, self.precision.dtype)] if self.precision is not None else []
-        steps += [("fit_to_target", 1, self.target.name)] if self.target is not None else []
+        steps += [("quantize", 1, [self.quantize.kind])] if self.quantize is not None else []
+        steps += [("lower_precision", 1, [self.precision.dtype])] if self.precision is not None else []
+        steps += [("fit_to_target", 1, [self.target.name])] if self.target is not None else []
         if not steps or not self.keeps_metadata:
             return {}
+        rules = {name: version for name, version, _ in steps}
         content = None if opened.path else opened.proto.SerializeToString()
         digest = sha256_of_file(opened.path) if content is None else hashlib.sha256(content).hexdigest()
-        return {DERIVATION: derivation_text(digest, steps)}
+        return {DERIVATION: derivation_text(digest, rules, [[name, *places] for name, _, places in steps])}
 
 
 def opset_for(opened: Opened, asked: int | None, target: Target | None, quantize: Quantize | None) -> int | None:

@@ -85,7 +85,7 @@ class Trace:
     steps: list[tuple[str, int]] = field(default_factory=list)
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
-    applied: list[tuple[str, int, str]] = field(default_factory=list)
+    applied: list[tuple[str, int, list[str]]] = field(default_factory=list)
     last: tuple[str, str] = ("", "")
     """The last edit: the rewrite or pass, and the node that it ended at."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,20 @@ import pytest
 
 import fx2onnx
 from fx2onnx.base.errors import VerificationError
-from fx2onnx.base.metadata import DERIVATION
+from fx2onnx.base.metadata import DERIVATION, derivation_text
 from fx2onnx.optimize.pipelines import FUSED, PICKED, Pass, Rewrites
 from fx2onnx.optimize.pipelines import LEVELS as EXPORTS
-from fx2onnx.proof.derivation import RULES
+from fx2onnx.proof.certify import Certifying
+from fx2onnx.proof.derivation import derivation_of
+from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.replay import CONVERSIONS, RESIZED, statements, versions
+from fx2onnx.steps.opset import CHANGES
 from fx2onnx.steps.stages import LEVELS as FILES
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 BEFORE = FOREIGN / "dynamo_rms_norm.onnx"
+PAGES = Path(__file__).parents[2] / "docs" / "measured"
+STAGES = [*(stage for levels in (EXPORTS, FILES) for level in levels.values() for stage in level), *FUSED, *PICKED]
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +39,28 @@ def after(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_rule_of_the_optimizer_is_known_by_its_version() -> None:
-    stages = [stage for levels in (EXPORTS, FILES) for level in levels.values() for stage in level]
-    stages += [*FUSED, *PICKED]
-    known = {stage.name: stage.version for stage in stages if isinstance(stage, Pass)}
-    for stage in stages:
+    known = {stage.name: stage.version for stage in STAGES if isinstance(stage, Pass)}
+    for stage in STAGES:
         if isinstance(stage, Rewrites):
             known |= {each.name: each.version for each in stage.rewrites}
-    assert known.items() <= RULES.items()
-    conversions = {"fix_sizes", "make_dynamic", "convert_opset", "quantize", "lower_precision", "fit_to_target"}
-    assert set(RULES) - set(known) == conversions
+    assert known.items() <= versions().items()
+    assert set(versions()) - set(known) == {*CONVERSIONS, *RESIZED}
+
+
+def test_each_rule_has_a_statement_of_its_own_and_a_row_in_the_proofs() -> None:
+    """The statement ends where the rewrite does; the page of proofs says how the rewrite and each opset change is known to be right."""
+    rewrites = {each.name: each for stage in STAGES if isinstance(stage, Rewrites) for each in stage.rewrites}
+    for name, each in rewrites.items():
+        assert {root.rpartition("::")[2] for root in each.roots} <= statements()[name].ends, name
+    rows = {
+        name: list(csv.reader((PAGES / f"proofs_{name}.csv").open())) for name in ("rewrite", "operator_and_opsets")
+    }
+    assert set(rewrites) == {row[0].strip("`") for row in rows["rewrite"][1:] if int(row[2])}
+    changes = {
+        f"{op} {opset - up} -> {opset - (not up)}"
+        for (op, opset), pair in CHANGES.items() for up, each in zip((True, False), pair, strict=True) if each is not None
+    }  # fmt: skip
+    assert changes == {row[0].strip("`") for row in rows["operator_and_opsets"][1:] if row[2]}
 
 
 def test_changed_nodes_have_their_rules(after: Path) -> None:
@@ -50,47 +72,96 @@ def test_changed_nodes_have_their_rules(after: Path) -> None:
     assert fx2onnx.certify(BEFORE, after, derivation=False).rules == {}
 
 
-def _other_version(told: dict[str, Any]) -> None:
-    told["rules"]["MergeMatMuls"] = 2
-
-
-def _other_rule(told: dict[str, Any]) -> None:
-    told["rules"]["Unheard"] = 1
-    told["steps"].append(["Unheard", "y"])
-
-
-def _other_file(told: dict[str, Any]) -> None:
-    told["of"] = "0" * 64
-
-
-def _unlisted(told: dict[str, Any]) -> None:
-    del told["rules"]["DivideByRoot"]
-
-
-def _no_list(told: dict[str, Any]) -> None:
-    told["steps"] = 3
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (_other_version, "does not know: MergeMatMuls 2"), (_other_rule, "does not know: Unheard 1"),
-        (_other_file, "of another file"), (_unlisted, "damaged"), (_no_list, "damaged"),
-    ],
-)  # fmt: skip
-def test_a_derivation_that_is_not_of_these_files_is_an_error(
-    after: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], match: str
-) -> None:
+def _changed(after: Path, to: Path, change: Callable[[dict[str, Any]], None], *, is_whole: bool = True) -> Path:
+    """The file with another derivation, whose digest fits if it ``is_whole``."""
     model = onnx.load(after)
     entry = next(each for each in model.metadata_props if each.key == DERIVATION)
     told = json.loads(entry.value)
     change(told)
-    entry.value = json.dumps(told)
-    onnx.save(model, tmp_path / "changed.onnx")
-    with pytest.raises(VerificationError, match=match) as raised:
-        fx2onnx.certify(BEFORE, tmp_path / "changed.onnx")
+    entry.value = derivation_text(told["of"], told["rules"], told["steps"]) if is_whole else json.dumps(told)
+    onnx.save(model, to)
+    return to
+
+
+def _refused(after: Path, match: str) -> None:
+    with pytest.raises(VerificationError) as raised:
+        fx2onnx.certify(BEFORE, after)
     assert raised.value.code == "E304"
-    assert fx2onnx.certify(BEFORE, tmp_path / "changed.onnx", derivation=False).ok
+    assert match in f"{raised.value}: {raised.value.why}"
+    assert fx2onnx.certify(BEFORE, after, derivation=False).ok
+
+
+FORGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "other version": (lambda told: told["rules"].update(MergeMatMuls=2), "does not know: MergeMatMuls 2"),
+    "other rule": (
+        lambda told: (told["rules"].update(Unheard=1), told["steps"].append(["Unheard", "y"])),
+        "does not know: Unheard 1",
+    ),
+    "other file": (lambda told: told.update(of="0" * 64), "of another file"),
+    "rule not listed": (lambda told: told["rules"].pop("DivideByRoot"), "damaged"),
+    "made up": (lambda told: told["steps"].append(["DivideByRoot", "val_7"]), "it is made by MatMul"),
+    "twice": (lambda told: told["steps"].append(["DivideByRoot", "mul_8"]), "it is made by Div, not by Mul"),
+    "at no value": (lambda told: told["steps"].append(["DivideByRoot", "none"]), "there is no value 'none'"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_derivation_that_is_not_of_these_files_is_an_error(after: Path, tmp_path: Path, name: str) -> None:
+    change, match = FORGED[name]
+    _refused(_changed(after, tmp_path / "changed.onnx", change), match)
+
+
+def test_every_byte_of_a_derivation_counts(after: Path, tmp_path: Path) -> None:
+    """Each entry left out, moved or made up is found, of passes too."""
+    steps = json.loads(next(each.value for each in onnx.load(after).metadata_props if each.key == DERIVATION))["steps"]
+    assert len(steps) == 5
+    for place in range(len(steps)):
+        for new in ([], [[steps[place][0], "y"]], [steps[place], ["RemoveNoop", "y"]]):
+            told = [*steps[:place], *new, *steps[place + 1 :]]
+            changed = _changed(
+                after, tmp_path / "changed.onnx", lambda all_, told=told: all_.update(steps=told), is_whole=False
+            )  # type: ignore[misc]
+            with pytest.raises(VerificationError, match="damaged"):
+                fx2onnx.certify(BEFORE, changed)
+
+
+@pytest.mark.long
+def test_a_derivation_is_replayed_from_the_file_before(tmp_path: Path) -> None:
+    """Entries left out, moved and made up, by one who makes the list whole again, are found by the statements of the rules."""
+    generator, found = random.Random(0), Counter[str]()
+    for name in ("dynamo_attention", "torchscript_views", "tf2onnx_transformer", "paddle2onnx_attention"):
+        fx2onnx.optimize(FOREIGN / f"{name}.onnx", tmp_path / "after.onnx", verify=False)
+        before, after = OpenedFile(FOREIGN / f"{name}.onnx"), OpenedFile(tmp_path / "after.onnx")
+        steps, job = derivation_of(before, after).steps, Certifying(before, after)
+        job.compare({})
+        assert not job.fault(steps)
+        values = [output for node in before.proto.graph.node for output in node.output]
+        for place, (rule, values_of) in enumerate(steps):
+            if rule not in statements():
+                continue
+            moved = (rule, [generator.choice(values) for _ in values_of])
+            made_up = (generator.choice(sorted(statements())), [generator.choice(values)])
+            found["left out"] += bool(job.fault([*steps[:place], *steps[place + 1 :]]))
+            found["moved"] += bool(job.fault([*steps[:place], moved, *steps[place + 1 :]]))
+            found["made up"] += bool(job.fault([*steps[:place], made_up, *steps[place:]]))
+            found["all"] += 1
+    assert found["all"] >= 60
+    assert found["moved"] >= 0.9 * found["all"]
+    assert found["made up"] >= 0.9 * found["all"]
+    assert found["left out"] >= 0.6 * found["all"]  # what others leave may be the same without it
+
+
+def test_a_file_that_another_tool_changed_is_no_result_of_its_derivation(after: Path, tmp_path: Path) -> None:
+    for change, match in (
+        (lambda graph: graph.node[0].CopyFrom(onnx.helper.make_node("Mul", [*graph.node[0].input][:1] * 2, graph.node[0].output)), "no entry explains"),
+        (lambda graph: graph.node.insert(0, onnx.helper.make_node("Relu", [graph.input[0].name], ["new"])), "no entry makes 'new', of Relu"),
+    ):  # fmt: skip
+        model = onnx.load(after)
+        change(model.graph)  # type: ignore[no-untyped-call]
+        onnx.save(model, tmp_path / "other.onnx")
+        with pytest.raises(VerificationError, match="does not lead to it") as raised:
+            fx2onnx.certify(BEFORE, tmp_path / "other.onnx")
+        assert match in raised.value.why
 
 
 def test_files_without_notes_have_none(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from fx2onnx.base.errors import UserError
-from studies.proofs import Case, file_cases, passed, prove, rows_of
+from studies.proofs import passed, prove, rows_of
+from studies.proving.cases import Case, file_cases
 from tests.proof.test_equations import graph_of, node
 
 W = np.arange(6, dtype=np.float32).reshape(3, 2)

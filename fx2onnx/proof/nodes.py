@@ -23,11 +23,15 @@ FOLD_BYTES = 64 << 20
 
 def evaluated(node: onnx.NodeProto, arrays: Sequence[Array | None], opset: int) -> list[Array] | None:
     """The outputs of a node on constants, by the evaluator of the onnx package; None where it has none or they are large."""
+    if node.op_type == "Transpose" and arrays[0] is not None:  # a view, whatever its size
+        return [np.transpose(arrays[0], attributes_of(node, opset).get("perm"))]
     total = sum(0 if array is None else array.nbytes for array in arrays)
     if total > FOLD_BYTES or node.op_type in RANDOM or node.op_type in ("Conv", "If", "Loop", "Scan"):
         return None
     if any(array is not None and array.dtype.kind not in "fiubOU" for array in arrays):
         return None
+    if node.op_type == "GatherElements":  # onnx's evaluator has no value where the first axis is 1
+        return _gathered(arrays, int(attributes_of(node, opset).get("axis", 0)))
     inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(name for name in node.input if name)]
     for value in inputs:
         array = next(array for name, array in zip(node.input, arrays, strict=True) if name == value.name)
@@ -45,6 +49,17 @@ def evaluated(node: onnx.NodeProto, arrays: Sequence[Array | None], opset: int) 
         return None
     results = [np.asarray(each) for each in found]
     return None if sum(each.nbytes for each in results) > FOLD_BYTES else results
+
+
+def _gathered(arrays: Sequence[Array | None], axis: int) -> list[Array] | None:
+    data, places = arrays
+    if data is None or places is None:
+        return None
+    parts = tuple(slice(None if each == axis % data.ndim else size) for each, size in enumerate(places.shape))
+    try:
+        return [np.take_along_axis(data[parts], places, axis)]
+    except IndexError:
+        return None
 
 
 def attributes_of(node: onnx.NodeProto, opset: int) -> dict[str, Any]:

@@ -125,6 +125,7 @@ page.training-speed = benchmarks.training_speed --write docs/measured/training_s
 page.verify-cost = benchmarks.verify_cost --write docs/measured/verify_cost.md ## cost of verify and locate in forwards of eager PyTorch
 page.optimize-files = benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/measured/optimize_files.md --counts tests/data/foreign/onnxsim.json ## files of other tools, optimized beside onnxsim (minutes)
 page.certificates = studies.certificates --onnxsim out/onnxsim/bin/python --write ## certificates of optimized files beside those of onnxsim; resumes (tens of minutes)
+page.value-ranges = studies.value_ranges --write ## derived bounds of rounding beside measured rounding; resumes (tens of minutes)
 page.proofs = studies.proofs --write ## prove every rewrite and opset change on symbols and in z3, and plant wrong rules (minutes)
 page.operators = tools.operators_page docs/measured/operators.md ## every row of PyTorch's operator database; resumes (an hour)
 page.gradients = tools.gradients_page docs/measured/gradients.md ## gradients of PyTorch's operator database (minutes)

@@ -137,7 +137,11 @@ def main() -> None:
             command = [sys.executable, "-m", "studies.value_ranges", "--one", spec, "--folder", str(chosen.folder)]
             try:
                 done = subprocess.run(command, text=True, capture_output=True, timeout=SECONDS, check=False)
-                text = done.stdout if done.returncode == 0 else json.dumps({"error": done.stderr.strip().splitlines()[-1][:120]})
+                text = (
+                    done.stdout
+                    if done.returncode == 0
+                    else json.dumps({"error": done.stderr.strip().splitlines()[-1][:120]})
+                )
             except subprocess.TimeoutExpired:
                 text = json.dumps({"error": f"more than {SECONDS} s"})
             kept.write_text(text)

@@ -145,7 +145,9 @@ class Terms:
             self.dtypes[term] = str(array.dtype)
             return term
         bits = hashlib.sha256(
-            np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.dtype.kind not in "OUS" else repr(array.tolist()).encode()
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            if array.dtype.kind not in "OUS"
+            else repr(array.tolist()).encode()
         )
         term = self.of("constant", str(array.dtype), array.shape, bits.digest())
         self.constants[term], self.dtypes[term] = array, str(array.dtype)

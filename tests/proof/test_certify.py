@@ -174,7 +174,7 @@ def test_planted_faults_are_refuted(pairs: dict[str, tuple[Path, Path]], tmp_pat
             if wrong is None or wrong.shape != right.shape or np.allclose(wrong, right, rtol=1e-3, atol=1e-3):
                 continue  # the file is none, or the fault is none
             onnx.save(made, tmp_path / "wrong.onnx")
-            found = fx2onnx.certify(before, tmp_path / "wrong.onnx")
+            found = fx2onnx.certify(before, tmp_path / "wrong.onnx", derivation=False)
             count += 1
             if found.ok or "refuted" not in found.outputs.values():
                 passed.append(f"{name}: {what}: {found.outputs}")

@@ -145,7 +145,7 @@ class Terms:
             self.dtypes[term] = str(array.dtype)
             return term
         bits = hashlib.sha256(
-            np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             if array.dtype.kind not in "OUS"
             else repr(array.tolist()).encode()
         )

@@ -49,10 +49,12 @@ FILES = {
          node("LSTM", "x", "wi", "wr", "", "", "h", "h", "y", hidden_size=1)],
         [node("LSTM", "x", "wi", "wr", "y", hidden_size=1)],
     ),
+    "picked constants": ([node("GatherElements", "row", "picks", "g", axis=1), node("Add", "x", "g", "y")], [node("Add", "x", "picked", "y")]),
 }  # fmt: skip
 WRONG = {
     "padded window": [node("Relu", "x", "r"), node("Pad", "r", "pads", "p"), node("MaxPool", "p", "m", kernel_shape=[3]), node("Neg", "m", "y")],
     "padded": [node("Conv", "x", "w", "y", pads=[2, 1])],
+    "picked constants": [node("Sub", "x", "picked", "y")],
     "computed target": [node("Reshape", "x", "back", "t"), node("Transpose", "t", "u", perm=[0, 2, 1]), node("Reshape", "u", "fixed", "y")],
     "two views": [node("Reshape", "x", "fixed", "f"), node("Reshape", "f", "back", "b"), node("Neg", "b", "y")],
 }  # fmt: skip
@@ -60,6 +62,7 @@ CONSTANTS = {
     "pads": np.array([0, 0, 1, 0, 0, 2], np.int64), "w": np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2),
     "least": np.array(-np.inf, np.float32), "first": np.array([0], np.int64), "rest": np.array([12], np.int64), "fixed": np.array([0, 12], np.int64),
     "back": np.array([0, 4, 3], np.int64), "one": np.array([1], np.int64), "zero": np.zeros((), np.float32),
+    "row": np.array([[1, 2, 3, 4, 5, 6]], np.float32), "picks": np.array([[1, -1, 0, 3]], np.int64), "picked": np.array([[2, 6, 1, 4]], np.float32),
     "lengths": np.ones(3, np.int32), "wi": np.ones((1, 4, 4), np.float32), "wr": np.ones((1, 4, 1), np.float32),
 }  # fmt: skip
 

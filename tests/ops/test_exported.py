@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,7 @@ TYPED_BY_ARGUMENTS: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = 
     (lambda x: [(torch.arange(0, 3, 3 / n) * n / 3).long() + x for n in (19, 25, 40)], (T(0),)),
     (lambda x: [torch.linspace(a, b, 7, dtype=torch.int64) + x for a, b in ((-20, 30), (5, -9))], (T(0),)),
     (lambda x: [torch.histc(x, 17, -0.7, 1.3), torch.histc(x, 5)], (EDGE * 2 - 0.7,)),
+    (torch.mm, (T([[1.0], [math.inf], [math.nan]]), T([[0.0]]))),
     (lambda x: [torch.histogram(x, n, range=(0, 1))[0] for n in (7, 13, 23)], (EDGE,)),
 ]  # fmt: skip
 

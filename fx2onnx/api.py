@@ -223,6 +223,7 @@ def export_folder(
     dtype: str | Precision | None = None,
     io: str | None = None,
     functions: bool | Sequence[type | str] = False,
+    adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     **options: Any,
 ) -> ExportedFolder:
     """Export ``spec`` (``hf:FOLDER`` or ``hf:MODEL_TYPE``) into the folder ``output``.
@@ -240,6 +241,7 @@ def export_folder(
     dtype: ``float16``, ``bfloat16`` or ``mixed``: weights and compute in 16 bits (docs/precision.md); ``float32`` or ``float64``: the
         module's. io: ``float32``: inputs, caches and outputs as they are.
     functions: modules that become ONNX functions: True, or a list of classes or their names (docs/functions.md).
+    adapters: folders of LoRA adapters of PEFT by name, which ``generate(adapter=NAME)`` switches to (docs/generation.md).
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
@@ -257,5 +259,5 @@ def export_folder(
         precision=precision,
         functions=functions,
     )
-    asked = FolderOptions(task, cache, kv, logits, exported, engines, {**options, "dtype": of_source})
+    asked = FolderOptions(task, cache, kv, logits, adapters or {}, exported, engines, {**options, "dtype": of_source})
     return write_folder(spec, output, asked)

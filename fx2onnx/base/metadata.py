@@ -30,6 +30,9 @@ DERIVATION = "fx2onnx.derivation"
 DATA_DIGESTS = "fx2onnx.data_digests"
 """JSON that maps each file of the model's weights to its SHA-256."""
 
+OPTIONAL_INPUTS = "fx2onnx.optional_inputs"
+"""Says that initializers which are also inputs are defaults, with which a part of the computation is left out."""
+
 BAKED = "fx2onnx.baked"
 """The names of the arguments whose sample values the file has in their place, as a JSON list."""
 

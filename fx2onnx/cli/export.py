@@ -91,7 +91,7 @@ def in_folder(job: Job) -> Iterator[list[Job]]:
 
     Raises:   UserError E301, E302, E601.
     """
-    from fx2onnx.exporting.folder import check_folder
+    from fx2onnx.files.staging import check_folder
     from fx2onnx.sources import embedder_folder
 
     kind, _, name = job.source.partition(":")

@@ -63,7 +63,8 @@ def _export(
 ) -> None:
     from fx2onnx.cli.progress import Stages
     from fx2onnx.cli.verify import require_ok
-    from fx2onnx.exporting.folder import check_folder, write_folder
+    from fx2onnx.exporting.folder import write_folder
+    from fx2onnx.files.staging import check_folder
     from fx2onnx.sources.inputs import input_files
 
     check_folder(output)

@@ -141,6 +141,7 @@ def generate_command(
         model = _loaded(stages, folder, engine)
         inputs = _prompts(model, prompt, chat) if prompt else _inputs(model, rows, input or [])
         spec = _source(model, source, trust_source) if verify else ""
+        _check_adapter(spec, settings)
         _check_range(model, rows)
         tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=length, **settings))
         expected = None
@@ -164,10 +165,18 @@ def _checked(
         raise UserError("E001", "--prompt and --prompt-ids are both given", next="leave out one of the two")
     if chat and not prompt:
         raise UserError("E001", "--chat has no message", next="--prompt TEXT")
-    if unverified:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unverified)
+    others = [name for name in unverified if name != "adapter"]
+    if others:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise UserError("E001", f"--verify compares the likeliest tokens, without {flags}", next="leave out --verify")
     return [_ids(text) for text in prompt_ids or []]
+
+
+def _check_adapter(spec: str, settings: Mapping[str, Any]) -> None:
+    """Raises UserError E001 where the tokens of an adapter would be compared with those of its base."""
+    if spec and "adapter" in settings and "adapter=" not in spec:
+        step = f"--source '{spec}?adapter=ADAPTER', with the folder of {settings['adapter']}"
+        raise UserError("E001", "--verify compares with the base model, without --adapter", next=step)
 
 
 def _loaded(stages: Any, folder: Path, engine: str | None) -> LoadedModel:

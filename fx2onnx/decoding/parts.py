@@ -5,12 +5,13 @@ structure.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from fx2onnx.base.errors import InternalError, UserError
+from fx2onnx.decoding.adapters import Adapters
 from fx2onnx.decoding.recipes import (
     cross_attention,
     delay_pattern,
@@ -53,13 +54,27 @@ RECIPES: tuple[Recipe, ...] = (
 
 @dataclass(frozen=True)
 class Assembly:
-    """A model as the files of a folder; ``folder`` or the file ``gguf`` is the checkpoint that it comes from, if any."""
+    """A model as the files of a folder; ``folder`` or the file ``gguf`` is the checkpoint that it comes from, if any, and
+    ``adapters`` can be switched at run time.
+    """
 
     model: Model
     parts: Sequence[FolderPart]
     folder: Path | None
     origin: str
     gguf: Path | None = None
+    adapters: Adapters | None = None
+
+
+def with_adapters(assembly: Assembly, folders: Mapping[str, Path]) -> Assembly:
+    """``assembly``, whose graphs take the products of the adapters in ``folders``, if any, as optional inputs.
+
+    Raises:   UserError E302 for a folder that is no adapter, E601 for one of another base, or that cannot be switched.
+    """
+    if not folders:
+        return assembly
+    adapters = Adapters(assembly.model, folders)
+    return replace(assembly, parts=[adapters.part(part) for part in assembly.parts], adapters=adapters)
 
 
 def is_generation_task(task: str | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ class PipelineAssembly:
     pipeline: PipelineFolder
 
     @classmethod
-    def of(cls, spec: str, options: Mapping[str, Any]) -> PipelineAssembly:
+    def of(cls, spec: str, options: Mapping[str, Any], adapters: Collection[str] = ()) -> PipelineAssembly:
         """The assembly of ``diffusers:FOLDER``, ``hf:FOLDER`` or ``FOLDER``. Raises UserError E001, E302, E601."""
         from fx2onnx.sources.diffusers.kind import PipelineFolder
 
@@ -49,6 +49,9 @@ class PipelineAssembly:
                 f"'{spec}' is one graph of a pipeline, and a folder holds all",
                 next=[f"fx2onnx export '{spec}' -o FILE.onnx", f"fx2onnx export-folder {PREFIX}{name} -o FOLDER"],
             )
+        if adapters:
+            step = "fuse it: pipe.load_lora_weights(ADAPTER); pipe.fuse_lora(); pipe.save_pretrained(FOLDER)"
+            raise UserError("E001", "--adapter is for language models, and this is a pipeline", next=step)
         if options.get("image_size") is not None:
             raise UserError("E001", "--image-size has no meaning for diffusers: sources")
         return cls(PipelineFolder(Path(name).expanduser(), Options(**options, keywords=keywords)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -130,7 +130,9 @@ def _form(name: str, graph: ir.Graph, given: Mapping[str, Role]) -> GraphForm:
     )
     kind = _KINDS.get(name, "decode" if states else "forward")
     taken = {name: of for name, of in inputs.items() if name not in past.values()}
-    ports = tuple(Port(name, _input_role(name, of[1], kind, given), *of) for name, of in taken.items())
+    ports = tuple(
+        Port(name, _input_role(name, of[1], kind, given, graph.initializers), *of) for name, of in taken.items()
+    )
     made = {name: of for name, of in outputs.items() if name not in present.values()}
     shapes = {port.role: port.shape for port in reversed(ports)}
     tokens = shapes.get("tokens", shapes.get("embedded", ()))
@@ -148,9 +150,11 @@ def _form(name: str, graph: ir.Graph, given: Mapping[str, Role]) -> GraphForm:
     )
 
 
-def _input_role(name: str, shape: Shape, kind: Kind, given: Mapping[str, Role]) -> Role:
+def _input_role(name: str, shape: Shape, kind: Kind, given: Mapping[str, Role], optional: Collection[str]) -> Role:
     if name in _ROLES:
         return _ROLES[name]
+    if name in optional:
+        return "adapter"
     if kind in ("image", "audio", "encoder"):
         return "media"
     return given.get(name, "token_mask" if shape[1:2] == (names.SEQUENCE,) else "media")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.aten_map.fused_attention import cache_update, cached_attention, turned
+from fx2onnx.decoding.adapters import product_inputs
 from fx2onnx.decoding.cache.grouped import GroupedDecoder
 from fx2onnx.decoding.cache.rotary import CACHED_ATTENTION, TURNED
 from fx2onnx.decoding.cache.static import OVERLOAD, StaticDecoder
@@ -35,8 +36,11 @@ def samples_of(module: Any) -> list[dict[str, Any]]:
 
 
 def drop_unused(result: ExportResult, source: Source) -> None:
-    """The encoder's states, where cross attention has all it needs in the cache; positions that attention counts itself."""
-    names = {ENCODER_STATES} | ({POSITIONS} if isinstance(source.module, GroupedDecoder) else set())
+    """The encoder's states, where cross attention has all it needs in the cache; positions that attention counts itself; the
+    products of layers that the graph does not call.
+    """
+    names = {ENCODER_STATES, *product_inputs(source.module)}
+    names |= {POSITIONS} if isinstance(source.module, GroupedDecoder) else set()
     graph = result.owned.model.graph
     for value in [v for v in graph.inputs if v.name in names and not v.uses()]:
         graph.inputs.remove(value)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import genai, pipeline
+from fx2onnx.exporting.adapters import make_optional, write_adapters
 from fx2onnx.exporting.components import PipelineAssembly, of_component
 from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
@@ -21,7 +22,7 @@ from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.files.folder_files import inside
 from fx2onnx.files.pipeline_index import PREFIX, is_pipeline_source
-from fx2onnx.files.staging import cannot_write, staged
+from fx2onnx.files.staging import cannot_write, check_folder, staged
 from fx2onnx.irx import reference
 from fx2onnx.irx.reference import save_together
 from fx2onnx.judge import Effort
@@ -53,21 +54,23 @@ IN_PLACE_OPSET = 24
 
 def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptions) -> ExportedFolder:
     """``fx2onnx.export_folder`` with its options as one value."""
-    from fx2onnx.decoding.parts import assemble
+    from fx2onnx.decoding.parts import assemble, with_adapters
 
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
     asked, cache, more = options.export, options.cache_form, options.source
-    origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
+    origin = {"source": spec, "task": options.task} | {
+        key: value for key, value in {**more, "kv": options.kv}.items() if value is not None
+    }
     if isinstance(spec, str) and (spec.startswith(PREFIX) or is_pipeline_source(spec)):
-        return export_assembly(PipelineAssembly.of(spec, more), target, asked, engines=options.engines, origin=origin)
+        pipe = PipelineAssembly.of(spec, more, options.adapter_folders)
+        return export_assembly(pipe, target, asked, engines=options.engines, origin=origin)
     if cache == "static" and asked.opset_version is None:
         asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
     if asked.is_for_genai:
         genai.check_task(options.task)
-    if options.kv is not None:
-        origin["kv"] = options.kv
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, options.task, cache=cache, in_place=in_place, logits=options.logits, **more)
+    assembly = with_adapters(assembly, options.adapter_folders)
     return export_assembly(assembly, target, asked, engines=options.engines, origin=origin)
 
 
@@ -118,6 +121,7 @@ def _write_parts(
     if isinstance(assembly, PipelineAssembly):
         manifest = assembly.manifest(results, origin, target)
     else:
+        make_optional(assembly.adapters, results)
         manifest = manifest_of(assembly, results, done.sources, origin, target)
     with staging(target) as stage:
         _write(results, stage, target)
@@ -125,31 +129,14 @@ def _write_parts(
             assembly.write_configs(stage, target)
         else:
             _write_configs(assembly, stage, target)
-        if for_genai and not isinstance(assembly, PipelineAssembly):
-            genai.write_config(assembly.model, results, stage, target)
+            manifest = replace(manifest, adapters=write_adapters(assembly.adapters, results, stage))
+            if for_genai:
+                genai.write_config(assembly.model, results, stage, target)
         if check is not None and not needs_weights_beside_it:
             check(stage)
         commit_folder(stage, target, manifest.facts(), keep=_own_files(assembly, target))
     if check is not None and needs_weights_beside_it:
         check(target)
-
-
-def check_folder(target: Path) -> Path:
-    """``target``, if files can be put there. Raises UserError E301."""
-    try:
-        is_there = target.exists()
-    except OSError as cause:
-        raise UserError("E301", f"cannot write into '{target}'", why=cause.strerror or str(cause)) from cause
-    if is_there and not target.is_dir():
-        raise UserError(
-            "E301", f"cannot write into '{target}'", why="it is a file", next="give a folder: -o OUT_FOLDER"
-        )
-    parent = target if os.path.isdir(target) else target.absolute().parent
-    if not parent.is_dir():
-        raise UserError("E301", f"cannot write into '{target}'", why=f"the folder '{parent}' does not exist")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError("E301", f"cannot write into '{target}'", why=f"no permission to write in '{parent}'")
-    return target
 
 
 _Exported: TypeAlias = "tuple[ExportResult, Source]"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
@@ -26,6 +28,7 @@ DEFAULT_OPSET = 20
 FUSED_OPSET = 23
 """The first that has RMSNormalization whole, which fused forms go on from."""
 
+_ADAPTER = re.compile(r"[\w-][\w.-]{0,99}")
 STATES = ("warn", "error", "drop", "io")
 METADATA = ("none", "light", "full")
 METADATA_HELP = "Own entry for the file's metadata, repeatable. none: without notes on the origin of nodes."
@@ -188,9 +191,36 @@ class FolderOptions:
         panel=OUTPUT,
     )
     logits: str = option("all", "Logits that the decoder returns: all positions, or only the last one.", panel=OUTPUT)
+    adapters: Mapping[str, Any] | Sequence[str] = option(
+        (),
+        "A LoRA adapter of PEFT that generate can switch to by its name, repeatable.",
+        "--adapter",
+        panel=OUTPUT,
+        kind=list[str],
+        metavar="NAME=FOLDER",
+    )
     export: ExportOptions = field(default_factory=ExportOptions)
     engines: Sequence[str] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def adapter_folders(self) -> dict[str, Path]:
+        """The folders of ``adapters`` by name. Raises UserError E001 for a name that is no file's, or a task that has none."""
+        given = self.adapters or ()
+        pairs = given.items() if isinstance(given, Mapping) else [text.partition("=")[::2] for text in given]
+        folders = {str(name): Path(folder).expanduser() for name, folder in pairs}
+        wrong = next((name for name, folder in pairs if not _ADAPTER.fullmatch(str(name)) or not str(folder)), None)
+        if wrong is not None or len(folders) < len(pairs):
+            why = (
+                "a name is given twice"
+                if wrong is None
+                else f"{wrong!r:.60} is no name of letters, digits, - and _ with a folder"
+            )
+            raise UserError("E001", "cannot read the adapters", why=why, next="--adapter NAME=FOLDER")
+        if folders and not self.task.endswith("-with-past"):
+            step = f"ask for the task {self.task}-with-past, or merge one: hf:FOLDER?adapter=ADAPTER"
+            raise UserError("E001", f"--adapter has no meaning for the task {self.task}", next=step)
+        return folders
 
     @property
     def cache_form(self) -> str:

@@ -17,7 +17,7 @@ from fx2onnx.base.targets import path_text
 from fx2onnx.capture.driver import as_module
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.attested import attest_module
-from fx2onnx.exporting.folder import check_folder, staging
+from fx2onnx.exporting.folder import staging
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult, TrainingFolder
 from fx2onnx.exporting.training_files import (
@@ -28,6 +28,7 @@ from fx2onnx.exporting.training_files import (
     write_weights,
 )
 from fx2onnx.files.folder_commit import commit_folder
+from fx2onnx.files.staging import check_folder
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
 from fx2onnx.proof.attest import require_path

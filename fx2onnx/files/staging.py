@@ -262,6 +262,24 @@ def cannot_write(path: object, cause: OSError) -> UserError:
     )
 
 
+def check_folder(target: Path) -> Path:
+    """``target``, if files can be put there. Raises UserError E301."""
+    try:
+        is_there = target.exists()
+    except OSError as cause:
+        raise UserError("E301", f"cannot write into '{target}'", why=cause.strerror or str(cause)) from cause
+    if is_there and not target.is_dir():
+        raise UserError(
+            "E301", f"cannot write into '{target}'", why="it is a file", next="give a folder: -o OUT_FOLDER"
+        )
+    parent = target if os.path.isdir(target) else target.absolute().parent
+    if not parent.is_dir():
+        raise UserError("E301", f"cannot write into '{target}'", why=f"the folder '{parent}' does not exist")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError("E301", f"cannot write into '{target}'", why=f"no permission to write in '{parent}'")
+    return target
+
+
 def sync(path: str | PathLike[str]) -> None:
     """Wait until the disk has the file or the folder's names. Windows keeps no folder's names back, and opens none."""
     if IS_WINDOWS and os.path.isdir(path):

@@ -41,11 +41,13 @@ def _is_whole(array: Array) -> bool:
 
 def check_feeds(graph: Graph, feeds: Mapping[str, Any]) -> None:
     """Raises UserError E401 where a feed is missing or does not fit the graph's shape or another feed."""
-    missing = [name for name in graph.inputs if name not in feeds]
+    missing = [name for name in graph.inputs if name not in feeds and name not in graph.optional]
     if missing:
         raise UserError("E401", f"{graph.path.name} needs {missing[0]}", why=_takes(graph))
     bound: dict[str, tuple[int, str]] = {}
     for name, arg in graph.inputs.items():
+        if name not in feeds or name in graph.optional:
+            continue
         given = shape_of(feeds[name])
         if len(given) != len(arg.shape):
             raise UserError("E401", f"{name} is {list(given)}, {graph.path.name} takes {list(arg.shape)}")
@@ -69,7 +71,7 @@ def check_known(graph: Graph, names: Collection[str], next: str = "") -> None:
 
 
 def _takes(graph: Graph) -> str:
-    return f"its inputs: {', '.join(port.name for port in graph.form.inputs)}"
+    return f"its inputs: {', '.join(port.name for port in graph.form.inputs if port.role != 'adapter')}"
 
 
 _DTYPES: dict[str, Any] = {
@@ -88,7 +90,9 @@ class Graph:
         self.path = path
         self._session = open_session(engine, str(file))
         self._is_runner = engine == "runner"
-        self.inputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_inputs()}
+        defaults = {arg.name: arg for arg in self._session.get_overridable_initializers()}
+        self.inputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_inputs()} | defaults
+        self.optional = frozenset(defaults)
         self.outputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_outputs()}
         self.past = {state.input: state for state in form.cache if state.input is not None}
         self.present = {state.output: state for state in form.cache if state.output is not None}
@@ -112,8 +116,9 @@ class Graph:
         stated |= cache
         for name in {**stated, **args}:
             arg, port = args.get(name), stated.get(name)
-            found = arg and [np.dtype(dtype_of(arg.type)).name, *map(str, arg.shape if has_shapes else ())]
-            expected = port and [port.dtype, *map(str, port.shape if has_shapes else ())]
+            compares_sizes = has_shapes and name not in self.optional  # engines have those of the default
+            found = arg and [np.dtype(dtype_of(arg.type)).name, *map(str, arg.shape if compares_sizes else ())]
+            expected = port and [port.dtype, *map(str, port.shape if compares_sizes else ())]
             if found != expected:
                 raise UserError(
                     "E302",
@@ -128,7 +133,11 @@ class Graph:
         Raises:   UserError E401 where one is missing.
         """
         try:
-            plain = {p.name: by_role[p.role] if p.role in by_role else by_name[p.name] for p in self.form.inputs}
+            plain = {
+                port.name: by_role[port.role] if port.role in by_role else by_name[port.name]
+                for port in self.form.inputs
+                if port.name in by_name or port.name not in self.optional
+            }
             return plain | {name: by_name[name] for name in self.past}
         except KeyError as missing:
             raise UserError("E401", f"{self.path.name} needs {missing.args[0]}") from missing

@@ -60,7 +60,7 @@ def generate(
     the model and settings by transformers' names: do_sample, temperature, top_k, top_p, min_p, repetition_penalty,
     no_repeat_ngram_size, min_new_tokens, max_length, num_beams, length_penalty, early_stopping, num_return_sequences,
     stop_strings, streamer, seed, prefix_allowed_tokens_fn, logits_processor, stopping_criteria, assistant (a folder that drafts
-    tokens), num_assistant_tokens.
+    tokens), num_assistant_tokens, adapter (the name of a LoRA adapter in the folder).
 
     Returns: prompt and new tokens [batch, length + new], of an encoder-decoder the decoder's tokens; a torch tensor
     where ``input_ids`` (or another input) is one; the new text where text is given.
@@ -140,7 +140,9 @@ class _Run:
     def tokens(self, arrays: dict[str, Array], on_token: Callable[[Array], Any] | None) -> Array:
         """Prompt and new tokens."""
         model, settings, streamer = self.model, self.settings, self.settings.streamer
-        ids, mask, states, fixed = start_of(model, arrays, self.stop.max_new_tokens)
+        adapter = model.adapter(settings.adapter)
+        ids, mask, states, fixed = start_of(model, arrays, self.stop.max_new_tokens, adapter)
+        fixed = {**fixed, **adapter}
         stream = model.main.form.input("stream")
         if stream:
             self.stop = _until_sound_ends(self.stop, ids, fixed[stream])
@@ -229,7 +231,7 @@ class _Run:
         def advance(folder: OpenedFolder, new: Array, seen: int, *more: Any) -> tuple[Array, dict[str, Any]]:
             return _advance(folder, _taker(folder, new, seen), new, *more)
 
-        start = start_of(assistant, {"input_ids": ids, "attention_mask": mask}, stop.max_new_tokens)
+        start = start_of(assistant, {"input_ids": ids, "attention_mask": mask}, stop.max_new_tokens, {})
         target = CachedTokens(model, advance, mask, states, fixed, ids[:, :0])
         drafter = CachedTokens(assistant, advance, mask, *start[2:], ids[:, :0])
         tokens, most = ids, ids.shape[1] + stop.max_new_tokens

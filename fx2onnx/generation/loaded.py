@@ -124,13 +124,13 @@ class LoadedModel(OpenedFolder):
     ``generate`` is that of ``generate.py``.
     """
 
-    def __call__(self, first: Any = None, /, **inputs: Any) -> Outputs:
-        """Run the main graph. ``first`` is the input that comes first, such as ``input_ids``.
+    def __call__(self, first: Any = None, /, *, adapter: str | None = None, **inputs: Any) -> Outputs:
+        """Run the main graph. ``first`` is the input that comes first, such as ``input_ids``; ``adapter`` the name of a LoRA adapter.
 
         Raises: UserError E401 for an input that is unknown or missing, or does not fit.
         """
         name = next(iter((self.encoder or self.main).inputs))
-        return run_forward(self, inputs if first is None else {name: first, **inputs})
+        return run_forward(self.switched(adapter), inputs if first is None else {name: first, **inputs})
 
     generate = generate
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
+from fx2onnx.files import onnx_adapter
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.staging import locked
 from fx2onnx.generation.engine import Graph, as_array, cast, check_feeds, check_known, dtype_of, shape_of
@@ -127,6 +129,8 @@ class OpenedFolder(Shown):
                 for name in ("config.json", "generation_config.json")
             )
         self.delays = self.manifest.codebook_delays
+        self._adapters: dict[str, dict[str, Any]] = {}
+        self._active: dict[str, Any] = {}
 
     def graph(self, *kinds: Kind) -> Graph | None:
         """The first graph of one of ``kinds``."""
@@ -147,6 +151,43 @@ class OpenedFolder(Shown):
             return self.main
         return prompt if form.tokens == "all" or form.tokens_per_call is not None else self.main
 
+    def adapter(self, name: str | None) -> dict[str, Any]:
+        """The inputs of all graphs that the adapter ``name`` changes, as the engine's own values; none without a name.
+
+        Raises:   UserError E401 for an adapter that the folder has not, E302 for a file that does not fit.
+        """
+        if name is None:
+            return {}
+        if name not in self._adapters:
+            files = {each.name: each.file for each in self.manifest.adapters}
+            if name not in files:
+                step = (
+                    f"it has {', '.join(files)}"
+                    if files
+                    else "fx2onnx export-folder hf:BASE -o OUT --adapter NAME=FOLDER"
+                )
+                raise UserError("E401", f"the folder '{self.folder}' has no adapter {name!r:.60}", next=step)
+            path = file_now(self.folder, self.manifest, files[name])
+            found: dict[str, Any] = {}
+            for key, array in onnx_adapter.read(inside(self.folder, path.name)).parameters.items():
+                graph = next((each for each in self.graphs.values() if key in each.optional), None)
+                if graph is None or dtype_of(graph.inputs[key].type) != array.dtype:
+                    what = f"'{path}' is no adapter of this folder"
+                    raise UserError(
+                        "E302", what, why=f"no graph takes {key} as {array.dtype}", next="export the folder again"
+                    )
+                found[key] = graph.value(key, array)
+            self._adapters[name] = found
+        return self._adapters[name]
+
+    def switched(self, name: str | None) -> OpenedFolder:
+        """The same folder, whose ``run`` takes the adapter ``name``. Raises UserError E401, E302."""
+        if name is None:
+            return self
+        found = copy.copy(self)
+        found._active = self.adapter(name)
+        return found
+
     @property
     def encoder(self) -> Graph | None:
         return self.graph("encoder")
@@ -157,6 +198,7 @@ class OpenedFolder(Shown):
         feeds, wants_torch = _feeds(
             graph, inputs, hint if graph.form.kind in ("forward", "decode") and len(self.graphs) > 1 else ""
         )
+        feeds |= {name: value for name, value in self._active.items() if name in graph.inputs}
         _fill(graph, feeds)
         check_feeds(graph, feeds)
         outputs = graph.run(feeds)

@@ -142,7 +142,7 @@ def array_of(name: str, value: Any) -> Array:
 
 
 def start_of(
-    model: OpenedFolder, given: dict[str, Array], new: int
+    model: OpenedFolder, given: dict[str, Array], new: int, adapter: Mapping[str, Any]
 ) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
     """The decoder's first tokens and mask, its states, and inputs that stay the same at every step."""
     main = model.main.form
@@ -154,7 +154,7 @@ def start_of(
             next="export with a cache: --task text-generation-with-past, text2text-generation-with-past, ...",
         )
     if model.encoder is not None:
-        return _encoded(model, model.encoder, given)
+        return _encoded(model, model.encoder, given, adapter)
     if "input_ids" not in given:
         raise UserError("E401", "generation needs input_ids")
     ids = cast("input_ids", given["input_ids"], "tensor(int64)")
@@ -197,16 +197,17 @@ def start_of(
 
 
 def _encoded(
-    model: OpenedFolder, encoder: Graph, given: dict[str, Array]
+    model: OpenedFolder, encoder: Graph, given: dict[str, Array], adapter: Mapping[str, Any]
 ) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
     """The result of ``_start`` for an encoder-decoder."""
     if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
         given["attention_mask"] = np.ones_like(given["input_ids"])
-    missing = [name for name in encoder.inputs if name not in given]
+    missing = [name for name in encoder.inputs if name not in given and name not in encoder.optional]
     if missing:
         raise UserError("E401", f"the encoder needs {missing[0]}", why=f"its inputs: {', '.join(encoder.inputs)}")
     check_known(encoder, [name for name in given if name not in (*TEXT, "decoder_input_ids")])
-    feeds = {name: cast(name, given[name], arg.type) for name, arg in encoder.inputs.items()}
+    feeds = {name: cast(name, given[name], arg.type) for name, arg in encoder.inputs.items() if name in given}
+    feeds |= {name: value for name, value in adapter.items() if name in encoder.inputs}
     check_feeds(encoder, feeds)
     encoded = encoder.run(feeds)
     batch = len(given[next(iter(encoder.inputs))])

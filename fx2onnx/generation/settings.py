@@ -42,6 +42,7 @@ class GenerateSettings:
     )
     assistant: Any = option(None, "Folder of a smaller model that drafts tokens.", panel=SAMPLING, kind=str)
     num_assistant_tokens: int | None = option(None, "Tokens to draft before they are checked (5).", panel=SAMPLING)
+    adapter: str | None = option(None, "Name of a LoRA adapter in the folder.", panel=SAMPLING)
     streamer: Any = None
     seed: int | None = option(None, "Seed of random numbers.", panel=INPUTS)
     prefix_allowed_tokens_fn: Callable[[int, Any], Sequence[int]] | None = None

@@ -24,13 +24,13 @@ media beside the text; ``embed`` puts their features among the embedded tokens. 
 of a diffusers pipeline; no other kind is beside it."""
 Role: TypeAlias = Literal[
     "tokens", "decoder_tokens", "embedded", "mask", "positions", "length", "logits",
-    "encoder_states", "encoder_mask", "handed_on", "media", "features", "stream", "beside", "token_mask", "other",
+    "encoder_states", "encoder_mask", "handed_on", "media", "features", "stream", "beside", "token_mask", "adapter", "other",
 ]  # fmt: skip
 """The role of an input or output. ``length``: the number of tokens that a cache of fixed size holds. ``handed_on``:
 outputs of the encoder beside its states. ``media``: inputs of the caller beside the text. ``features``: outputs of the
 encoders of media. ``stream``: features with a row for each token, given or generated. ``beside``: outputs of ``embed``
 beside the embedded tokens. ``token_mask``: a mask with a row for each token, ones where the caller gives none.
-``handed_on``, ``features`` and ``beside`` have the same name in the graph that gives them and in the one that takes
+``adapter``: a part of a LoRA adapter, which a call may leave out. ``handed_on``, ``features`` and ``beside`` have the same name in the graph that gives them and in the one that takes
 them."""
 Length: TypeAlias = Literal["past", "window", "own", "capacity", "constant"]
 """The size of a state's axis of tokens: as long as the past; at most a window; by a rule of the graph's own; as the
@@ -196,6 +196,14 @@ class PipelineComponent:
 
 
 @dataclass(frozen=True)
+class AdapterFile:
+    """An adapter that a call can ask for by its name, and the ``.onnx_adapter`` file with its inputs."""
+
+    name: _Text
+    file: _PlainName
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The whole file.
 
@@ -204,6 +212,7 @@ class Manifest:
     ``codebook_delays``              by how many steps each codebook is written later;
     ``precision``                    of graphs in 16 bits, what computes in float32, and why;
     ``components``                   of a diffusers pipeline, whose class ``model_index.json`` names;
+    ``adapters``                     LoRA adapters that are switched at run time;
     ``files, copied, obsolete``      size and digest of each graph and file of weights, of each config, and of what an
                                      earlier export left; without ``files`` no digest is compared.
     """
@@ -220,6 +229,7 @@ class Manifest:
     codebook_delays: tuple[Annotated[int, within(0, 4096)], ...] = ()
     precision: Mapping[_PlainName, Precise] = field(default_factory=dict)
     components: tuple[PipelineComponent, ...] = ()
+    adapters: tuple[AdapterFile, ...] = ()
     files: Mapping[_PlainName, FileEntry] | None = None
     copied: Mapping[_MemberName, FileEntry] | None = None
     obsolete: Mapping[_MemberName, FileEntry] | None = None
@@ -297,6 +307,9 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
                 yield f"{key}.axis is {state.axis}, which does not fit the length {state.length}"
             if (state.window is None) != (state.length != "window"):
                 yield f"{key}.window is {state.window}, which does not fit the length {state.length}"
+    for place, adapter in enumerate(manifest.adapters):
+        if manifest.files is not None and adapter.file not in manifest.files:
+            yield f"adapters[{place}].file is {adapter.file}, which is none of the files"
     for place, medium in enumerate(manifest.media):
         if medium.kind not in kinds:
             yield f"media[{place}].kind is {medium.kind}, and there is no such graph"
@@ -336,8 +349,8 @@ def graph_files(folder: Path, manifest: Manifest) -> dict[str, Path]:
 
 
 def file_now(folder: Path, manifest: Manifest, name: str) -> Path:
-    """The path from which the config ``name`` is read, if it is there."""
-    entry = (manifest.copied or {}).get(name)
+    """The path from which the config or the adapter ``name`` is read, if it is there."""
+    entry = {**(manifest.copied or {}), **(manifest.files or {})}.get(name)
     return folder / name if entry is None else path_now(folder, name, entry.digest)
 
 

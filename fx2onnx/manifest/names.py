@@ -22,6 +22,8 @@ BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length
 PAST_SIZE, ENCODER_SIZE, STREAM_SIZE = "past_sequence_length", "encoder_sequence_length", "audio_sequence_length"
 CAPACITY = "max_length"
 """The size of a cache that does not grow, which the caller chooses."""
+ADAPTER_RANK = "lora_rank"
+"""The rank of an adapter's products, 0 where there is none."""
 
 
 def window_size(window: int) -> str:

@@ -73,21 +73,22 @@ cuda_version = ""
 SessionIOBinding = IOBinding
 
 
+_LATER = {
+    "AdapterFormat": "adapters",
+    "LoraAdapter": "adapters",
+    "StatefulSession": "stateful",
+    "Trainer": "trainer",
+    **dict.fromkeys(_DEVICES, "devices"),
+}
+"""The modules of names that few scripts use, which are imported with their first use."""
+
+
 def __getattr__(name: str) -> Any:
-    """Names that few scripts use are imported with their first use."""
-    if name == "Trainer":
-        from fx2onnx.runner.trainer import Trainer
-
-        return Trainer
-    if name == "StatefulSession":
-        from fx2onnx.runner.stateful import StatefulSession
-
-        return StatefulSession
+    if name in _LATER:
+        return getattr(importlib.import_module(f"fx2onnx.runner.{_LATER[name]}"), name)
     if name[:1].isalpha():
         from fx2onnx.runner.options import REFUSED, refused
 
-        if name in _DEVICES:
-            return getattr(importlib.import_module("fx2onnx.runner.devices"), name)
         if name in REFUSED:
             return refused(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -96,4 +97,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from fx2onnx.runner.options import REFUSED
 
-    return sorted({*globals(), *_DEVICES, *REFUSED, "Trainer", "StatefulSession"})
+    return sorted({*globals(), *_LATER, *REFUSED})

@@ -15,12 +15,9 @@ from fx2onnx.base.stack_frames import public_methods
 _COMPILED = "it loads compiled code, and this runner is NumPy alone"
 _CONTEXT = "compiled parts of a model belong to a provider that this runner does not have"
 _SPARSE = "values are dense here; sparse initializers of a file are read as dense ones"
-_ADAPTERS = "there are no LoRA adapters; add their product to the weights, or make them inputs of the model"
 _STREAM = "nothing runs beside the caller, so there is no stream to wait for"
 
 REFUSED: dict[str, str] = {
-    "AdapterFormat": _ADAPTERS,
-    "LoraAdapter": _ADAPTERS,
     "ModelCompiler": _CONTEXT,
     "OrtEpAssignedNode": _CONTEXT,
     "OrtEpAssignedSubgraph": _CONTEXT,
@@ -35,7 +32,6 @@ REFUSED: dict[str, str] = {
 """Names of the module that exist so that they can be imported; using one is E001, with this reason."""
 
 REFUSED_METHODS: dict[str, str] = {
-    "add_active_adapter": _ADAPTERS,
     "add_external_initializers_from_files_in_memory": "give the model's weights by add_external_initializers, as arrays",
     "as_sparse_tensor": _SPARSE,
     "ort_value_from_sparse_tensor": _SPARSE,
@@ -245,9 +241,12 @@ class RunOptions:
         self.terminate = False
         self.only_execute_path_to_fetches = False
         self.training_mode = False
+        self.adapters: list[Any] = []
         self._config: dict[str, str] = {}
 
-    add_active_adapter = refuses("add_active_adapter")
+    def add_active_adapter(self, adapter: Any) -> None:
+        """Take the arrays of a ``LoraAdapter`` for inputs that have defaults."""
+        self.adapters.append(adapter)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         self._config[key] = str(value)

@@ -14,7 +14,7 @@ import onnx
 
 from fx2onnx.base import typed_json
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.metadata import BAKED, CHANGED, STATE
+from fx2onnx.base.metadata import BAKED, CHANGED, OPTIONAL_INPUTS, STATE
 from fx2onnx.irx import io
 from fx2onnx.judge.memory import LARGE_BYTES, weights_beside
 from fx2onnx.judge.tolerance import MODULES_OWN, Grain
@@ -79,7 +79,7 @@ class Interface:
     def of(proto: onnx.ModelProto) -> Interface:
         graph = proto.graph
         metadata = {each.key: each.value for each in proto.metadata_props}
-        weights = {initializer.name for initializer in graph.initializer}
+        weights = {initializer.name for initializer in graph.initializer if OPTIONAL_INPUTS not in metadata}
         inputs = [value for value in graph.input if value.name not in weights]
         axes = {
             value.name: {

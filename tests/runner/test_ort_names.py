@@ -61,7 +61,8 @@ def test_names_of_the_compiled_module() -> None:
 CLASSES = [
     "IOBinding", "InferenceSession", "NodeArg", "ModelMetadata", "OrtArenaCfg", "OrtDevice", "OrtEpDevice", "OrtMemoryInfo",
     "OrtValue", "RunOptions", "SessionIOBinding", "SessionOptions", "OrtMemType", "OrtAllocatorType", "ExecutionMode",
-    "OrtHardwareDeviceType", "OrtExecutionProviderDevicePolicy", "OrtSparseFormat", "OrtDeviceMemoryType",
+    "OrtHardwareDeviceType", "OrtExecutionProviderDevicePolicy", "OrtSparseFormat", "OrtDeviceMemoryType", "AdapterFormat",
+    "LoraAdapter",
 ]  # fmt: skip
 MADE = {"RunOptions": (), "SessionOptions": (), "OrtArenaCfg": ({},)}
 """Classes whose objects have what the class has not, and what they are made of."""
@@ -86,7 +87,6 @@ def test_names_that_are_refused(name: str) -> None:
 
 def test_methods_that_are_refused() -> None:
     refusing: dict[str, Any] = {
-        "add_active_adapter": ort.RunOptions(),
         **dict.fromkeys(("as_sparse_tensor", "ort_value_from_sparse_tensor"), ort.OrtValue),
         "get_provider_graph_assignment_info": ort.InferenceSession,
     }

@@ -1,4 +1,6 @@
-"""Adapters of PEFT: the merged model computes what base and adapter compute beside each other; others are one clear error."""
+"""Adapters of PEFT, merged or switched at run time: the model computes what base and adapter compute beside each other; others are
+one clear error.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 import fx2onnx
+import fx2onnx.runner
 from fx2onnx import sources
 from fx2onnx.base.errors import UserError
+from fx2onnx.files import onnx_adapter
 from fx2onnx.sources.seeding import seeded
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -144,6 +149,161 @@ def test_whole_weights_and_the_model_without_its_head(tmp_path: Path) -> None:
     module = sources.resolve(spec).module
     torch.testing.assert_close(module.norm.weight, norm)
     assert not torch.equal(module.layers[0].self_attn.q_proj.weight, model.model.layers[0].self_attn.q_proj.weight)
+
+
+def test_copies_of_the_base_in_an_adapter(tmp_path: Path) -> None:
+    """PEFT saves tables of words that it changes beside the products; a copy that differs from the base takes its place."""
+    from safetensors.torch import load_file
+
+    model = llama(tmp_path / "base")
+    tensors = adapter(tmp_path / "adapter", model, ["lm_head"])
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    for factor in (1, 2):
+        copy = model.lm_head.weight.detach() * factor
+        save_file({**load_file(path), "base_model.model.lm_head.base_layer.weight": copy}, path)
+        merged = sources.resolve(f"hf:{tmp_path / 'base'}?adapter={tmp_path / 'adapter'}").module
+        product = tensors["lm_head.lora_B.weight"] @ tensors["lm_head.lora_A.weight"] * 6 / RANK
+        torch.testing.assert_close(merged.lm_head.weight, copy + product)
+    with pytest.raises(UserError, match=r"whole weight: lm_head\.weight"):
+        export(tmp_path / "base", tmp_path / "out", {"one": tmp_path / "adapter"})
+
+
+def export(base: Path, out: Path, adapters: dict[str, Path], **more: Any) -> Any:
+    return fx2onnx.export_folder(f"hf:{base}", out, adapters=adapters, verify=True, **more)
+
+
+@pytest.fixture(scope="module")
+def switched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a base, three adapters and the exported model in ``out``."""
+    folder = tmp_path_factory.mktemp("switched")
+    model = llama(folder / "base", max_position_embeddings=64)
+    adapter(folder / "one", model, ["q_proj", "down_proj"])
+    adapter(folder / "dora", model, ["q_proj", "lm_head"], rank=5, use_dora=True)
+    adapter(folder / "words", model, ["embed_tokens"], rank=1)
+    done = export(folder / "base", folder / "out", {name: folder / name for name in ("one", "dora", "words")})
+    assert all(verdict.ok for verdict in done.verdicts.values())
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["onnxruntime", "runner"])
+def test_switched_as_merged(engine: str, switched: Path) -> None:
+    """In both engines, with ranks and lengths other than the sample's, and one after the other."""
+    model, seen = fx2onnx.load(switched / "out", engine=engine), set()
+    for name in ("one", None, "dora", "words", "one"):
+        merged = sources.resolve(f"hf:{switched / 'base'}{f'?adapter={switched / name}' if name else ''}").module
+        wanted = merged.generate(IDS, max_new_tokens=5, do_sample=False, pad_token_id=0)
+        found = model.generate(IDS, max_new_tokens=5, adapter=name)
+        assert found.tolist() == wanted.tolist()
+        seen.add(str(found.tolist()))
+        with torch.no_grad():
+            logits = merged(IDS.repeat(2, 1)).logits
+        torch.testing.assert_close(model(IDS.repeat(2, 1), adapter=name).logits, logits, rtol=1e-4, atol=1e-4)
+    assert len(seen) == 4
+
+
+@pytest.mark.long
+def test_adapter_files_are_those_of_onnxruntime(switched: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    feeds = {"input_ids": IDS.numpy(), "attention_mask": IDS.numpy() * 0 + 1, "position_ids": np.arange(4)[None]}
+    feeds |= {
+        f"past_key_values.{i}.{end}": np.zeros((1, 4, 0, 8), np.float32) for i in (0, 1) for end in ("key", "value")
+    }
+    for module in (onnxruntime, fx2onnx.runner):
+        written = module.AdapterFormat.read_adapter(str(switched / "out" / "dora.onnx_adapter"))
+        written.export_adapter(str(tmp_path / "copy.onnx_adapter"))
+        loaded, options = module.LoraAdapter(), module.RunOptions()
+        loaded.Load(str(tmp_path / "copy.onnx_adapter"))
+        options.add_active_adapter(loaded)
+        session = module.InferenceSession(str(switched / "out" / "model.onnx"))
+        (found,) = session.run(["logits"], feeds, options)
+        wanted = fx2onnx.load(switched / "out")(IDS, adapter="dora").logits
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_damaged_adapter_files(tmp_path: Path) -> None:
+    """Another byte or an early end is E302, or another number, and never another error."""
+    path = tmp_path / "a.onnx_adapter"
+    onnx_adapter.write(
+        path, onnx_adapter.Adapter({"a": np.ones((2, 3), np.float32), "b": np.zeros((0, 4), np.float16)})
+    )
+    whole = path.read_bytes()
+    codes = set()
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0xFF
+        for data in (changed, whole[:place]):
+            path.write_bytes(data)
+            try:
+                onnx_adapter.read(path)
+            except UserError as error:
+                codes.add(error.code)
+    assert codes == {"E302"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "more",
+    [{"cache": "static"}, {"fused": True}, {"target": "onnxruntime-genai"}, {"dtype": "float16"}, {"kv": "int8"}, {"logits": "last"}],
+)  # fmt: skip
+def test_switched_in_other_forms(more: dict[str, Any], switched: Path, tmp_path: Path) -> None:
+    done = export(switched / "base", tmp_path / "out", {"one": switched / "one"}, **more)
+    assert all(verdict.ok for verdict in done.verdicts.values())
+    model = fx2onnx.load(tmp_path / "out")
+    merged = sources.resolve(f"hf:{switched / 'base'}?adapter={switched / 'one'}").module
+    wanted = merged.generate(IDS, max_new_tokens=5, do_sample=False, pad_token_id=0)
+    assert model.generate(IDS, max_new_tokens=5, adapter="one").tolist() == wanted.tolist()
+    assert model.generate(IDS, max_new_tokens=5).tolist() != wanted.tolist()
+
+
+@pytest.mark.long
+def test_switched_in_an_encoder_and_its_decoder(tmp_path: Path) -> None:
+    """Each graph takes the products of the layers that it calls: keys of cross attention are those of the encoder's graph."""
+    sizes = {"vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4}
+    with seeded(0):
+        config = transformers.T5Config(**sizes, decoder_start_token_id=0)
+        model = transformers.T5ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path / "base")
+    adapter(tmp_path / "adapter", model, ["q", "v"])
+    task = "text2text-generation-with-past"
+    done = export(tmp_path / "base", tmp_path / "out", {"a": tmp_path / "adapter"}, task=task)
+    assert all(verdict.ok for verdict in done.verdicts.values())
+    merged = sources.resolve(f"hf:{tmp_path / 'base'}?adapter={tmp_path / 'adapter'}&task=seq2seq-lm").module
+    given = {"input_ids": IDS, "attention_mask": IDS * 0 + 1, "decoder_input_ids": torch.tensor([[0, 4]])}
+    with torch.no_grad():
+        logits = merged(**given).logits
+    loaded = fx2onnx.load(tmp_path / "out")
+    torch.testing.assert_close(loaded(**given, adapter="a").logits, logits, rtol=1e-4, atol=1e-4)
+    wanted = merged.generate(IDS, max_new_tokens=5, do_sample=False)
+    assert loaded.generate(IDS, max_new_tokens=5, adapter="a").tolist()[0][: wanted.shape[1]] == wanted.tolist()[0]
+
+
+@pytest.mark.parametrize(
+    ("adapters", "more", "code", "message"),
+    [
+        ({"one": "other"}, {}, "E601", "is not for this LlamaForCausalLM"),
+        ({"one": "nowhere"}, {}, "E302", "no adapter folder"),
+        ({"../one": "other"}, {}, "E001", "no name of letters"),
+        ({"one": "other"}, {"task": "text-generation"}, "E001", "with-past"),
+    ],
+)
+def test_adapters_that_cannot_be_switched(
+    adapters: dict[str, str], more: dict[str, Any], code: str, message: str, tmp_path: Path
+) -> None:
+    llama(tmp_path / "base")
+    adapter(tmp_path / "other", llama(tmp_path / "larger", hidden_size=64), ["q_proj"])
+    with pytest.raises(UserError, match=message) as raised:
+        export(tmp_path / "base", tmp_path / "out", {name: tmp_path / at for name, at in adapters.items()}, **more)
+    assert raised.value.code == code
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.long
+def test_an_adapter_that_the_folder_lacks(switched: Path) -> None:
+    with pytest.raises(UserError, match="has no adapter 'three'") as raised:
+        fx2onnx.load(switched / "out").generate(IDS, adapter="three")
+    assert raised.value.code == "E401"
+    assert "one, dora, words" in str(raised.value)
 
 
 @pytest.mark.long

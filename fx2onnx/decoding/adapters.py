@@ -36,7 +36,7 @@ class AdaptedLayer:
     outputs: int
     has_lengths: bool
     is_tied: bool
-    """Whether another layer has the same weight."""
+    """True if another layer has the same weight."""
 
     def defaults(self, rank: int = 0) -> dict[str, torch.Tensor]:
         """The inputs with which the layer is as it was."""
@@ -95,7 +95,7 @@ class Adapters:
         }  # fmt: skip
 
     def _misfit(self, product: LowRank) -> str:
-        """Why the product is none of its layer, which may have packed weights where nothing is to be scaled."""
+        """The reason why the product is none of its layer, which may have packed weights where nothing is to be scaled."""
         owner, weight = product.owner, getattr(product.owner, "weight", None)
         if isinstance(weight, torch.Tensor) and weight.is_floating_point() and weight.dim() == 2:
             return "" if product.merged(weight) is not None else product.misfit(weight)

@@ -107,7 +107,7 @@ class _Reader:
         return found
 
     def _field(self, table: int, place: int) -> int:
-        """Where the table's field of that number lies, 0 where it has its default."""
+        """The place of the table's field of that number, 0 where it has its default."""
         vtable = table - self.at("i", table)
         offset = self.at("H", vtable + 4 + 2 * place) if self.at("H", vtable) >= 6 + 2 * place else 0
         return table + offset if offset else 0
@@ -118,7 +118,7 @@ class _Reader:
         return self.at("i", found) if found else 0
 
     def vector(self, table: int, place: int, width: int) -> tuple[int, int]:
-        """Where a vector starts and how many items it has."""
+        """The start of a vector and the number of its items."""
         found = self._field(table, place)
         if not found:
             return 0, 0

@@ -63,7 +63,7 @@ class LowRank:
         return (made.T if self.is_turned else made).to(weight.dtype).contiguous()
 
     def misfit(self, weight: object) -> str:
-        """Why the product is for another layer than that of ``weight``."""
+        """The reason why the product is for another layer than that of ``weight``."""
         sizes = list(weight.shape) if isinstance(weight, torch.Tensor) else "packed"
         return f"{self.name} is {sizes}, of the adapter A {list(self.first.shape)}, B {list(self.second.shape)}"
 

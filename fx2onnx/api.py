@@ -224,6 +224,7 @@ def export_folder(
     io: str | None = None,
     functions: bool | Sequence[type | str] = False,
     adapters: Mapping[str, str | os.PathLike[str]] | None = None,
+    package: bool = False,
     **options: Any,
 ) -> ExportedFolder:
     """Export ``spec`` (``hf:FOLDER`` or ``hf:MODEL_TYPE``) into the folder ``output``.
@@ -242,6 +243,7 @@ def export_folder(
         module's. io: ``float32``: inputs, caches and outputs as they are.
     functions: modules that become ONNX functions: True, or a list of classes or their names (docs/functions.md).
     adapters: folders of LoRA adapters of PEFT by name, which ``generate(adapter=NAME)`` switches to (docs/generation.md).
+    package: write ``manifest.json``, with which onnxruntime 1.32 opens the folder as a model package (docs/targets.md).
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
@@ -259,5 +261,7 @@ def export_folder(
         precision=precision,
         functions=functions,
     )
-    asked = FolderOptions(task, cache, kv, logits, adapters or {}, exported, engines, {**options, "dtype": of_source})
+    asked = FolderOptions(
+        task, cache, kv, logits, adapters or {}, package, exported, engines, {**options, "dtype": of_source}
+    )
     return write_folder(spec, output, asked)

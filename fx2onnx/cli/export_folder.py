@@ -17,7 +17,6 @@ from fx2onnx.cli.job import Job, engines_for
 from fx2onnx.cli.options import Group
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
-from fx2onnx.files.pipeline_index import is_pipeline_source
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
@@ -44,8 +43,6 @@ def export_folder_command(
 ) -> None:
     """Export a generative model or a pipeline as a folder."""
     asked = asked_of(exported, quantize, precision, verify=verify)
-    if not is_pipeline_source(source):
-        with_task(source, folder["task"])
     place = output or default_output(source, sample["weights"])
     with options.stand_ins_of(sample) as others:
         _export(

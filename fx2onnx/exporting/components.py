@@ -38,6 +38,9 @@ class PipelineAssembly:
         """The assembly of ``diffusers:FOLDER``, ``hf:FOLDER`` or ``FOLDER``. Raises UserError E001, E302, E601."""
         from fx2onnx.sources.diffusers.kind import PipelineFolder
 
+        if adapters:
+            step = "in diffusers, fuse it: pipe.load_lora_weights(ADAPTER); pipe.fuse_lora(); pipe.save_pretrained(FOLDER)"
+            raise UserError("E001", "--adapters is for language models, not for pipelines and codecs", next=step)
         if is_parted(spec):
             from fx2onnx.sources.hf.parts import PartedFolder
 
@@ -49,9 +52,6 @@ class PipelineAssembly:
                 f"'{spec}' is one graph of a pipeline, and a folder holds all",
                 next=[f"fx2onnx export '{spec}' -o FILE.onnx", f"fx2onnx export-folder {PREFIX}{name} -o FOLDER"],
             )
-        if adapters:
-            step = "fuse it: pipe.load_lora_weights(ADAPTER); pipe.fuse_lora(); pipe.save_pretrained(FOLDER)"
-            raise UserError("E001", "--adapter is for language models, and this is a pipeline", next=step)
         if options.get("image_size") is not None:
             raise UserError("E001", "--image-size has no meaning for diffusers: sources")
         return cls(PipelineFolder(Path(name).expanduser(), Options(**options, keywords=keywords)))

@@ -17,6 +17,7 @@ from fx2onnx.exporting import genai, pipeline
 from fx2onnx.exporting.adapters import make_optional, write_adapters
 from fx2onnx.exporting.components import PipelineAssembly, of_component
 from fx2onnx.exporting.contract import manifest_of
+from fx2onnx.exporting.model_package import write_package
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
@@ -63,7 +64,7 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     }
     if isinstance(spec, str) and (spec.startswith(PREFIX) or is_pipeline_source(spec)):
         pipe = PipelineAssembly.of(spec, more, options.adapter_folders)
-        return export_assembly(pipe, target, asked, engines=options.engines, origin=origin)
+        return export_assembly(pipe, target, asked, engines=options.engines, origin=origin, packages=options.package)
     if cache == "static" and asked.opset_version is None:
         asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
     if asked.is_for_genai:
@@ -71,7 +72,7 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, options.task, cache=cache, in_place=in_place, logits=options.logits, **more)
     assembly = with_adapters(assembly, options.adapter_folders)
-    return export_assembly(assembly, target, asked, engines=options.engines, origin=origin)
+    return export_assembly(assembly, target, asked, engines=options.engines, origin=origin, packages=options.package)
 
 
 def export_assembly(
@@ -81,8 +82,11 @@ def export_assembly(
     *,
     engines: Sequence[str] | None = None,
     origin: Mapping[str, Any] | None = None,
+    packages: bool = False,
 ) -> ExportedFolder:
-    """Export the parts of ``assembly`` into ``target``; ``origin`` is what was asked for, which the folder keeps."""
+    """Export the parts of ``assembly`` into ``target``; ``origin`` is what was asked for, which the folder keeps, and with
+    ``packages`` it is a model package, too.
+    """
     from fx2onnx.exporting.functions import require_modules
 
     done = ExportedFolder(target)
@@ -100,7 +104,7 @@ def export_assembly(
                 results[file], done.sources[file] = result, source
     warn(text for result in results.values() for text in result.report.warnings)
     check = functools.partial(_verify, done, engines=engines, effort=options.effort) if options.verify else None
-    _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai)
+    _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai, packages=packages)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
     done.reports = {name: result.report for name, result in results.items()}
     return done
@@ -114,6 +118,7 @@ def _write_parts(
     origin: Mapping[str, Any],
     *,
     for_genai: bool = False,
+    packages: bool = False,
 ) -> None:
     """Write everything, or nothing. ``check`` looks at a folder of files: before the commit, where they can be read there."""
     target = done.path
@@ -132,6 +137,8 @@ def _write_parts(
             manifest = replace(manifest, adapters=write_adapters(assembly.adapters, results, stage))
             if for_genai:
                 genai.write_config(assembly.model, results, stage, target)
+        if packages:
+            write_package(results, target.name, stage)
         if check is not None and not needs_weights_beside_it:
             check(stage)
         commit_folder(stage, target, manifest.facts(), keep=_own_files(assembly, target))

@@ -20,6 +20,8 @@ TYPES = frozenset([
     "nemotron", "olmo", "phi", "phi3", "phi3small", "phimoe", "qwen2", "qwen3", "smollm3",
 ])  # fmt: skip
 """Types of models that onnxruntime-genai 0.18 knows by name; any other decoder is ``decoder``."""
+_MARKS = ("bot_token_id", "eot_token_id", "bor_token_id", "eor_token_id")
+"""Begin and end of a call of tools and of reasoning, which the engine reads where a config has them."""
 _OWN_TYPES = {"gpt_oss": "gptoss"}
 
 
@@ -69,6 +71,8 @@ def config_of(model: Any, result: ExportResult) -> dict[str, Any]:
     if tokens["pad_token_id"] is None:
         end = tokens["eos_token_id"]
         tokens["pad_token_id"] = end[0] if isinstance(end, list) else end
+    marks = {name: getattr(model.config, name, None) for name in _MARKS}
+    tokens |= {name: int(value) for name, value in marks.items() if value is not None}
     kind = str(getattr(text, "model_type", ""))
     kind = _OWN_TYPES.get(kind, kind)
     decoder = {

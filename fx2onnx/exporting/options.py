@@ -29,6 +29,7 @@ FUSED_OPSET = 23
 """The first that has RMSNormalization whole, which fused forms go on from."""
 
 _ADAPTER = re.compile(r"[\w-][\w.-]{0,99}")
+_FLOATS = ("fp8", "float8", "float8_e4m3fn", "float8_e5m2")
 STATES = ("warn", "error", "drop", "io")
 METADATA = ("none", "light", "full")
 METADATA_HELP = "Own entry for the file's metadata, repeatable. none: without notes on the origin of nodes."
@@ -194,10 +195,12 @@ class FolderOptions:
     adapters: Mapping[str, Any] | Sequence[str] = option(
         (),
         "A LoRA adapter of PEFT that generate can switch to by its name, repeatable.",
-        "--adapter",
         panel=OUTPUT,
         kind=list[str],
         metavar="NAME=FOLDER",
+    )
+    package: bool = option(
+        False, "Write manifest.json: the folder is a model package of onnxruntime 1.32.", panel=OUTPUT
     )
     export: ExportOptions = field(default_factory=ExportOptions)
     engines: Sequence[str] | None = None
@@ -216,10 +219,10 @@ class FolderOptions:
                 if wrong is None
                 else f"{wrong!r:.60} is no name of letters, digits, - and _ with a folder"
             )
-            raise UserError("E001", "cannot read the adapters", why=why, next="--adapter NAME=FOLDER")
+            raise UserError("E001", "cannot read the adapters", why=why, next="--adapters NAME=FOLDER")
         if folders and not self.task.endswith("-with-past"):
             step = f"ask for the task {self.task}-with-past, or merge one: hf:FOLDER?adapter=ADAPTER"
-            raise UserError("E001", f"--adapter has no meaning for the task {self.task}", next=step)
+            raise UserError("E001", f"--adapters has no meaning for the task {self.task}", next=step)
         return folders
 
     @property
@@ -230,6 +233,9 @@ class FolderOptions:
         form = "grouped" if self.export.is_fused and self.cache == "dynamic" else self.cache
         if self.kv is None:
             return form
+        if self.kv in _FLOATS:
+            why = "ONNX's Concat and Slice take no 8-bit floats, up to opset 28"
+            raise UserError("E601", f"a cache has no cells of {self.kv!r}", why=why, next="--kv int8")
         check_choice("kv", self.kv, ("int8",))
         fused = f"--target {self.export.target}" if self.export.is_for_genai else "--fused"
         other = {"static": "--cache static", "grouped": fused}.get(form, "")

@@ -164,7 +164,7 @@ class OpenedFolder(Shown):
                 step = (
                     f"it has {', '.join(files)}"
                     if files
-                    else "fx2onnx export-folder hf:BASE -o OUT --adapter NAME=FOLDER"
+                    else "fx2onnx export-folder hf:BASE -o OUT --adapters NAME=FOLDER"
                 )
                 raise UserError("E401", f"the folder '{self.folder}' has no adapter {name!r:.60}", next=step)
             path = file_now(self.folder, self.manifest, files[name])

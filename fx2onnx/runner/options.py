@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -241,12 +241,18 @@ class RunOptions:
         self.terminate = False
         self.only_execute_path_to_fetches = False
         self.training_mode = False
-        self.adapters: list[Any] = []
+        self._adapters: list[Mapping[str, Any]] = []
         self._config: dict[str, str] = {}
 
     def add_active_adapter(self, adapter: Any) -> None:
         """Take the arrays of a ``LoraAdapter`` for inputs that have defaults."""
-        self.adapters.append(adapter)
+        self._adapters.append(adapter.parameters)
+
+    def with_adapters(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The feeds, and the arrays of the adapters for inputs without one."""
+        for parameters in self._adapters:
+            feeds = {**parameters, **feeds}
+        return feeds
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         self._config[key] = str(value)

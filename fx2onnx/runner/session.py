@@ -175,9 +175,7 @@ class InferenceSession:
         Raises: UserError E401 for feeds or names that do not fit, E403 and E404 for a node that fails.
         """
         wanted = self._wanted(output_names)
-        for adapter in () if run_options is None else run_options.adapters:
-            input_feed = {**adapter.parameters, **input_feed}
-        ordered = self.check_feeds(input_feed)
+        ordered = self.check_feeds(input_feed if run_options is None else run_options.with_adapters(input_feed))
         if run_options is not None and run_options.terminate:
             raise UserError("E403", "the run was stopped because RunOptions.terminate is set")
         start_ns = time.perf_counter_ns()

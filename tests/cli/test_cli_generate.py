@@ -83,6 +83,31 @@ def test_a_folder_for_an_older_runtime(checkpoint: Path, tmp_path: Path, cache: 
 
 
 @pytest.mark.long
+def test_a_folder_that_is_a_model_package(tmp_path: Path) -> None:
+    """onnxruntime 1.32 opens it; each graph is a component that finds its weights."""
+    import onnxruntime
+
+    sizes = "d_model=32&d_kv=8&d_ff=64&num_layers=1&num_heads=4&vocab_size=60"
+    task = ("--task", "text2text-generation-with-past")
+    done = invoke("export-folder", f"hf:t5?{sizes}", *task, "--package", "-o", tmp_path / "out", "--no-verify")
+    assert done.exit_code == 0, done.output
+    components = json.loads((tmp_path / "out" / "manifest.json").read_text())["components"]
+    files = [
+        variant["executor_info"]["ort"]["model_file"]
+        for each in components.values()
+        for variant in each["variants"].values()
+    ]
+    assert sorted(files) == sorted(path.name for path in (tmp_path / "out").glob("*.onnx"))
+    if not hasattr(onnxruntime, "ModelPackageContext"):
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} has no model packages")
+    package = onnxruntime.ModelPackageContext(str(tmp_path / "out"))
+    options = onnxruntime.ModelPackageOptions(onnxruntime.SessionOptions())
+    assert sorted(package.get_component_names()) == ["decoder_model", "encoder_model"]
+    for name in components:
+        assert package.select_component(name, options).create_session(None).get_inputs()
+
+
+@pytest.mark.long
 def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoConfig, LlamaForCausalLM
@@ -107,6 +132,10 @@ def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
         (("export-folder", "torchvision:resnet18", "--task", "text-generation", "-o", "{out}"), "E001"),
         (("export-folder", "hf:{tiny}", "--task", "text-generaton", "-o", "{out}"), "E601"),
         (("export-folder", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
+        (("export-folder", "{tiny}", "-o", "{out}"), "E001"),
+        (("export-folder", "hf:{tiny}", "-o", "{out}", "--kv", "fp8"), "E601"),
+        (("export-folder", "hf:{tiny}", "-o", "{out}", "--adapters", "one"), "E001"),
+        (("generate", "{onnx}", "--prompt-ids", "1", "--adapter", "one"), "E401"),
         (("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--dynamic", "none"), "E001"),
         (("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--capture", "fake"), "E001"),
         (("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--target", "tensorflow"), "E001"),

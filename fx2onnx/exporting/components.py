@@ -39,7 +39,9 @@ class PipelineAssembly:
         from fx2onnx.sources.diffusers.kind import PipelineFolder
 
         if adapters:
-            step = "in diffusers, fuse it: pipe.load_lora_weights(ADAPTER); pipe.fuse_lora(); pipe.save_pretrained(FOLDER)"
+            step = (
+                "in diffusers, fuse it: pipe.load_lora_weights(ADAPTER); pipe.fuse_lora(); pipe.save_pretrained(FOLDER)"
+            )
             raise UserError("E001", "--adapters is for language models, not for pipelines and codecs", next=step)
         if is_parted(spec):
             from fx2onnx.sources.hf.parts import PartedFolder

@@ -278,6 +278,22 @@ def test_switched_in_an_encoder_and_its_decoder(tmp_path: Path) -> None:
     assert loaded.generate(IDS, max_new_tokens=5, adapter="a").tolist()[0][: wanted.shape[1]] == wanted.tolist()[0]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["Q8_0", "Q4_K"])
+def test_switched_over_quantized_weights(layout: str, tmp_path: Path) -> None:
+    """Layers that keep the blocks of a GGUF file have no weight to merge into, and take products beside it."""
+    gguf_files = pytest.importorskip("tests.sources.gguf_files", reason="gguf is not installed")
+    model = gguf_files.write(tmp_path / "base.gguf", "llama", layout)
+    tensors = adapter(tmp_path / "adapter", model, ["q_proj", "down_proj"])
+    source = f"gguf:{tmp_path / 'base.gguf'}"
+    done = fx2onnx.export_folder(source, tmp_path / "out", adapters={"a": tmp_path / "adapter"}, verify=True)
+    assert all(verdict.ok for verdict in done.verdicts.values())
+    found = fx2onnx.load(tmp_path / "out")(IDS, adapter="a").logits
+    torch.testing.assert_close(found, beside(model, tensors, lambda name: 6 / RANK), rtol=1e-4, atol=1e-4)
+    with pytest.raises(UserError, match=r"(?s)quantized weights.*--adapters"):
+        sources.resolve(f"{source}?adapter={tmp_path / 'adapter'}")
+
+
 @pytest.mark.parametrize(
     ("adapters", "more", "code", "message"),
     [

@@ -126,6 +126,13 @@ def merge(module: Model, folder: Path) -> None:
     parts = parts_of(module, folder)
     changes, wrong = dict(parts.whole), list(parts.wrong)
     for product in parts.products:
+        if not hasattr(product.owner, "weight") and hasattr(product.owner, "in_features"):
+            raise UserError(
+                "E601",
+                f"the adapter '{folder}' cannot be merged into quantized weights",
+                why=f"{product.name} keeps the quantized values of the checkpoint",
+                next=f"switch to it at run time: fx2onnx export-folder SOURCE -o OUT --adapters NAME={folder}",
+            )
         weight = changes.get((product.owner, "weight"), getattr(product.owner, "weight", None))
         made = product.merged(weight) if isinstance(weight, torch.Tensor) else None
         wrong += [product.misfit(weight)] if made is None else []

@@ -236,6 +236,7 @@ class BlockLinear(_Blocks):
 
     def __init__(self, blocks: BlockRows, bias: nn.Parameter | None) -> None:
         super().__init__(blocks)
+        self.in_features, self.out_features = blocks.columns, blocks.rows
         self.bias = bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

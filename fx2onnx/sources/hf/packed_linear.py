@@ -65,6 +65,7 @@ class PackedLinear(PackedModule):
         super().__init__()
         self.rows_of, self.bits, self.columns = rows_of, bits, columns
         self.rows = len(scale)
+        self.in_features, self.out_features = columns, self.rows
         self.group = -(-columns // scale.shape[1])
         self.as_rows, self.layout = as_rows, layout
         self.register_buffer("packed", packed)

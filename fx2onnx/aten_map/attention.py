@@ -24,7 +24,7 @@ MAX_CONSTANT_MASK = 4096
 MAX_INSPECTED = 1 << 20
 """Constants up to this many numbers are searched for minus infinity."""
 MAX_ANCESTORS = 200
-"""So many values are looked at before a mask is taken to hold minus infinity."""
+"""The number of values that are looked at before a mask is taken to hold minus infinity."""
 UNBOUNDED = frozenset(["Log", "Div", "Reciprocal", "Loop", "Scan", "If"])
 """Operators that give minus infinity from finite numbers."""
 BOUNDED = frozenset(["Softmax", "Sigmoid", "Tanh", "Cos", "Sin", "ConstantOfShape", "Erf"])

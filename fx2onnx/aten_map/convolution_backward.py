@@ -249,7 +249,7 @@ def _each_place(
     )
     phases: dict[tuple[int, ...], ir.Value] = {}
     parts: dict[tuple[tuple[int, ...], tuple[int, ...]], ir.Value] = {}
-    """By phase, and the place on the last axes."""
+    """The parts of the result, by phase and place on the last axes."""
     for place in itertools.product(*starts):
         phase = tuple(start % step for start, step in zip(place, stride, strict=True)) if is_apart else ()
         if is_apart and phase not in phases:

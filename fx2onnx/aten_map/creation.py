@@ -137,7 +137,7 @@ def _are_folded(count: DimLike, dtype: ir.DataType, *operands: Operand) -> bool:
 
 
 def _range(op: Emit, start: Any, end: Any, step: Any = 1) -> ir.Value:
-    """As arange, the end included: only the number of elements differs, and it is in the result's dims."""
+    """Numbers as of arange, the end included: only the number of elements differs, and it is in the result's dims."""
     dtype, (count,) = op.result[0]
     if _are_folded(count, dtype, start, end, step):
         return made_by_torch(op, dtype, aten.range.step, start, end, step)

@@ -129,7 +129,7 @@ def _flat(op: Emit, x: ir.Value) -> ir.Value:
 
 
 FUSED: dict[Any, Callable[..., Any]] = {aten.scaled_dot_product_attention.default: fused_attention}
-"""In the place of the table's own translations, where fused forms are asked for."""
+"""The translations that take the place of the table's own where fused forms are asked for."""
 
 
 INT32 = ir.DataType.INT32

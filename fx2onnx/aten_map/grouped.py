@@ -131,7 +131,7 @@ def _formal(op: Emit) -> tuple[ir.Value, ir.Value, ir.Value]:
 
 
 LEAST_SHARE = 1e-30
-"""In the place of a share of 0, which has no logarithm."""
+"""The number in the place of a share of 0, which has no logarithm."""
 
 
 def experts(

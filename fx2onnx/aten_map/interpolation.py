@@ -100,7 +100,7 @@ def _giving_sizes(op: Emit, value: ir.Value, scales: Scales) -> Scales | None:
 
 
 SIZES_EXACT = 1 << 14
-"""Up to which size of an axis that is symbolic factors are tried."""
+"""The largest size of a symbolic axis for which factors are tried."""
 
 
 @lru_cache(maxsize=256)
@@ -227,7 +227,7 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
 
 
 SIZES_TRIED = 4096
-"""Up to which output size the two formulas for a nearest element are compared where the size is symbolic."""
+"""The largest symbolic output size for which the two formulas for a nearest element are compared."""
 
 
 @lru_cache(maxsize=256)

@@ -62,7 +62,8 @@ def _of_mask(op: Emit, mask: ir.Value) -> Packing:
 
 
 def packing_of(op: Emit, batch_sizes: ir.Value, batch: DimLike) -> Packing:
-    """From how many sequences run at each time; all ``batch`` of them do at the first."""
+    """The packing with ``batch_sizes``, the number of sequences that run at each time; all ``batch`` of them do at the
+    first."""
     if isinstance(batch, Dim):
         most = op.Gather(batch_sizes, op.const(0), axis=0)
         columns = op.Range(op.const(0), most, op.const(1), outputs=[(INT64, (batch,))])

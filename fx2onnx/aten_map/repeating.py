@@ -30,7 +30,7 @@ from fx2onnx.sizes.expr import Dim, DimLike, apply
 
 aten = torch.ops.aten
 MAX_ROLLED_INDICES = 4096
-"""Up to this size an axis is rolled by one Gather with constant indices; beyond, by two Slices and a Concat."""
+"""The largest axis that is rolled by one Gather with constant indices; larger ones by two Slices and a Concat."""
 
 
 def _repeated(op: Emit, value: ir.Value, repeats: Sequence[DimLike]) -> ir.Value:

@@ -142,7 +142,7 @@ register_shared(_randperm, "TopK of RandomUniform", *overloads_of("randperm rand
 
 
 def _positive_uniform(op: Emit, self: ir.Value) -> ir.Value:
-    """In (0, 1]: what a logarithm takes."""
+    """Uniform numbers in (0, 1], of which a logarithm exists."""
     wide = opmath(op.dtype(self)) if op.dtype(self) in FLOATS else D.FLOAT
     return op.Sub(op.const(1.0, wide), drawn(op, "Uniform", op.dims(self), wide, self))
 

@@ -95,7 +95,7 @@ def identity_of(name: str, dtype: ir.DataType) -> Any:
 
 
 def reducing_dtype(dtype: ir.DataType) -> ir.DataType:
-    """In which dtype values are reduced: onnxruntime reduces neither half precision nor bools into a tensor."""
+    """The dtype in which values are reduced: onnxruntime reduces neither half precision nor bools into a tensor."""
     return ir.DataType.INT32 if dtype == ir.DataType.BOOL else opmath(dtype)
 
 

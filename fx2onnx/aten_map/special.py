@@ -54,7 +54,7 @@ def unary(formula: Function) -> Function:
 
 
 def binary(formula: Function) -> Function:
-    """As ``unary``, of two operands."""
+    """A translation as by ``unary``, with two operands."""
 
     def entry(op: Emit, self: Operand, other: Operand) -> ir.Value:
         return op.cast(formula(op, as_dtype(op, self, WORK), as_dtype(op, other, WORK)), op.result_dtype())

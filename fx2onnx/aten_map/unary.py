@@ -27,7 +27,7 @@ PLAIN: dict[str, str] = {
 """ONNX operator -> overloads that it is."""
 
 ROUNDING: dict[str, str] = {"Ceil": "ceil", "Floor": "floor", "Round": "round"}
-"""As PLAIN, but nothing to do for integers."""
+"""Operators as in PLAIN that change no integers."""
 
 IDENTITIES = "positive alias detach detach_copy alias_copy lift lift_fresh lift_fresh_copy resolve_conj resolve_neg "
 IDENTITIES += "conj conj_physical _conj _conj_physical real clone contiguous"

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 _TRIES = 100
-"""So often is a step tried that exceptions interrupt; then it is left out, and the others still done."""
+"""The number of tries of a step that exceptions interrupt; then it is left out, and the others still done."""
 
 
 class _Journal(threading.local):

@@ -103,7 +103,7 @@ def _put(holder: Any, name: str, value: Any) -> None:
 
 
 class Delegate:
-    """Has every name that ``original`` has, save those that a subclass defines."""
+    """A stand-in with every name that ``original`` has, except those that a subclass defines."""
 
     def __init__(self, original: Any) -> None:
         self.original = original

@@ -60,7 +60,7 @@ OLD = {
         **{name: f"fx2onnx.{name}" for name in ("FirstWrong", "Verdict", "locate", "verify", "verify_training")},
     },
 }
-"""By package, the names that it had, and how each is spelled now."""
+"""The old names of each package, and how each is spelled now."""
 
 
 def public_object(name: str) -> Any:

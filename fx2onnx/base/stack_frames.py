@@ -29,8 +29,8 @@ FRAMES_A_LEVEL = 6
 """Python frames that one level of nested modules takes: three in eager PyTorch, those of capture, and a hook."""
 
 MOST_LEVELS = 2_000
-"""So many levels of modules get room, whatever the limit is. A call through C takes memory of the stack, 8 MB on Linux, which
-ends the process where it is used up: at some 20,000 calls."""
+"""The number of levels of modules that get room, whatever the limit is. A call through C takes memory of the stack, 8
+MB on Linux, which ends the process where it is used up: at some 20,000 calls."""
 
 _LOCK: Any = threading.RLock()
 _INSIDE: set[object] = set()

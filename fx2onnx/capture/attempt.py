@@ -98,7 +98,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Sizes:
-    """At which sizes the module runs, and what is known of them before."""
+    """The sizes at which the module runs, and what is known of them before."""
 
     hints: Mapping[str, int] = field(default_factory=dict)
     """The size of each symbol at which comparisons are decided."""
@@ -172,7 +172,7 @@ class Branching:
     has_loops: bool = False
     """Loops that run as often as a size says are loops of the file."""
     has_exits: bool = False
-    """So are loops of a fixed length in which data decides."""
+    """True if loops of a fixed length in which data decides are loops of the file, too."""
     branches: frozenset[SourceLocation | None] = frozenset()
     """The places of decisions of which there were too many in a run."""
     first_turns: frozenset[SourceLocation | None] = frozenset()

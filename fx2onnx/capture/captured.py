@@ -14,8 +14,8 @@ from fx2onnx.sizes.assumptions import Assumed, Condition, Guard
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 REPEAT = "repeat"
-"""In a node's ``meta``: the number of a program, and which of its copies the node belongs to. The copies differ in nothing
-but the nodes that they take."""
+"""The key in a node's ``meta`` of the number of a program, and of the copy that the node belongs to. The copies differ
+in nothing but the nodes that they take."""
 
 
 NEXT = ".next"

@@ -180,4 +180,4 @@ _CHECKS: dict[str, Callable[..., torch.Tensor]] = {
     "bincount": lambda numbers, *_: (numbers >= 0).all(),
     "binary_cross_entropy": lambda share, *_: torch.logical_and(share >= 0, share <= 1).all(),
 }
-"""By operator, whether its kernel takes the numbers of its operands."""
+"""The tests, by operator, of whether its kernel takes the numbers of its operands."""

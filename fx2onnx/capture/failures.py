@@ -67,7 +67,8 @@ def export_may_help(failed: Failed) -> bool:
 
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
-    """Not where torch refused the shapes or dtypes, nor where the module's own code raised."""
+    """Return whether the error may be due to fake tensors: not where torch refused the shapes or dtypes, nor where the
+    module's own code raised."""
     if cause is None or isinstance(cause, Fx2OnnxError | RecursionError) or is_of_eager(cause):
         return False
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]

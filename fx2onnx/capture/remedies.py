@@ -352,6 +352,6 @@ REMEDIES = (
     Remedy("a size fixed at the sample", (), _may_be_fixed, _with_fixed_size),
     Remedy("torch.export", (), _export_may_help, _with_export),
 )
-"""In the order in which they are tried."""
+"""The remedies, in the order in which they are tried."""
 BAKE_INPUTS = Remedy("inputs as constants", (), _may_bake, _with_baked_inputs)
 """The last one, also for a failure that another remedy came back to."""

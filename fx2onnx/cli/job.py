@@ -51,9 +51,9 @@ class Job:
     options: ExportOptions = field(default_factory=_verified)
     dynamic: tuple[str, ...] = ("default",)
     bake: tuple[str, ...] = ()
-    """Beside those of the source; ``auto`` alone leaves it to the capture."""
+    """The constant inputs beside those of the source; ``auto`` alone leaves the choice to the capture."""
     source_options: Mapping[str, Any] = field(default_factory=dict)
-    """As ``fx2onnx.sources.resolve`` takes them."""
+    """The options that ``fx2onnx.sources.resolve`` takes."""
     strict: bool = False
     """Warnings are errors, and nothing is written."""
 

@@ -48,7 +48,7 @@ _ACTIVE: list[Reads] = []
 _LOADING: list[str] = []
 """Names of the user's modules that are being imported, the innermost last."""
 OPENED_BY: dict[str, set[str]] = {}
-"""By module: the files that its top-level code opened, which later jobs of this process do not open again."""
+"""The files that a module's top-level code opened, which later jobs of this process do not open again."""
 _HOOKED: list[bool] = []
 
 
@@ -222,7 +222,7 @@ def is_current(job: Job, found: Any) -> bool:
 
 _KEYS = ("modules", "files", "versions")
 _OPENED_WITH: dict[str, set[str]] = {}
-"""By the file of a module that keeps results: what jobs with it opened in this process."""
+"""The files that jobs opened in this process, by the file of a module that keeps results."""
 
 
 def _checkpoint(job: Job) -> Iterator[Path]:

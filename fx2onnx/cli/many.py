@@ -38,7 +38,7 @@ from fx2onnx.report.text import of_allowed
 Row: TypeAlias = dict[str, Any]
 
 RESULTS = "exports.jsonl"
-"""Beside the models: one line for each finished export, from which an interrupted run goes on."""
+"""The file beside the models with one line for each finished export, from which an interrupted run goes on."""
 
 
 def expand(sources: Sequence[str]) -> list[str]:

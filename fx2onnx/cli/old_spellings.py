@@ -20,7 +20,7 @@ FLAGS = {
     "train": {"--log": "--report", "--batch": "--batch-size", "--state": "--resume"},
     "optimize": {"--float16": "--dtype=float16"},
 }
-"""By command, the flags that have another name now."""
+"""The old names of flags and those of today, by command."""
 _EXPORTS = frozenset({"export", "export-folder", "export-training", "export-many"})
 _WITHOUT_EFFECT = frozenset(
     {("--dynamic", "default"), ("--capture", "auto"), ("--cache", "dynamic"), ("--logits", "all")}

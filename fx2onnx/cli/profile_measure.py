@@ -91,7 +91,7 @@ def torchscript(job: Job, detailed: bool) -> Run:
 
 
 EXPORTERS: dict[str, Exporter] = {OURS: ours, "torch": dynamo, "torchscript": torchscript}
-"""By the name that ``--compare`` takes."""
+"""The exporters, by the name that ``--compare`` takes."""
 
 
 def _torch(job: Job, detailed: bool, name: str, probes: tuple[Probe, ...], keywords: dict[str, Any]) -> Run:
@@ -197,7 +197,7 @@ def measure_sweep(
 def measure_depth(
     label: str, names: Sequence[str], make: Mapping[int, Callable[[], Job]], repeat: int, say: Callable[[str], None]
 ) -> Series:
-    """As ``measure_sweep``, one model after the other, so that only one is in memory."""
+    """A series as of ``measure_sweep``, one model after the other, so that only one is in memory."""
     series = Series(label)
     for layers, make_job in make.items():
         job = make_job()

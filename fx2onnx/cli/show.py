@@ -74,7 +74,7 @@ def _show_file(facts: Mapping[str, Any]) -> None:
 
 
 def _show_modules(rows: Sequence[Mapping[str, Any]]) -> None:
-    """As deep as few rows allow."""
+    """Print the modules to a depth that takes few rows."""
     from fx2onnx.cli.progress import console
     from fx2onnx.report.console import headed_table
 

@@ -30,7 +30,7 @@ TEST_EVERY = 5
 ROWS = 64
 BARS = 40
 PLOTS = ("training.html", "training.svg")
-"""Beside the trained model."""
+"""The names of the plots beside the trained model."""
 
 
 @reports_errors

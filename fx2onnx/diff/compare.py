@@ -97,7 +97,7 @@ def diff(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Differen
 
 
 def _paired(values: Sequence[ir.Value], others: Sequence[ir.Value]) -> list[tuple[ir.Value, ir.Value]]:
-    """By name; what is left over in order."""
+    """The pairs of equal names; what is left over, in order."""
     by_name = {value.name: value for value in others}
     pairs = [(value, by_name[value.name]) for value in values if value.name in by_name]
     taken = {value for pair in pairs for value in pair}

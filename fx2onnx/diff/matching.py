@@ -279,7 +279,7 @@ class Takes(enum.Enum):
     AS_MANY = enum.auto()
     """All nodes, if there are as many on both sides."""
     FIRST = enum.auto()
-    """As many as there are on both sides."""
+    """The first ones, as many as there are on both sides."""
 
 
 _PASSES: Sequence[tuple[Callable[[View], Key], Takes, bool]] = (

@@ -169,7 +169,7 @@ def _note_weights(
 
 
 def _inputs(node: ir.Node) -> list[ir.Value | None]:
-    """Without what is left out at the end."""
+    """The inputs of the node, without what is left out at the end."""
     inputs = list(node.inputs)
     while inputs and inputs[-1] is None:
         inputs.pop()

@@ -30,7 +30,7 @@ class Part:
     inputs: list[ir.Value]
     outputs: list[ir.Value]
     nodes: list[ir.Node]
-    """In an order in which they can run, without constants."""
+    """The nodes in an order in which they can run, without constants."""
     weights: dict[ir.Value, Tensor]
     """Initializers and constants: where a tensor stands makes no difference."""
 

@@ -19,7 +19,7 @@ from fx2onnx.judge.arrays import BLOCK_ELEMENTS, Array, bits_of, largest_differe
 Weights: TypeAlias = dict[ir.Value, Tensor]
 
 FEW_ELEMENTS = 8
-"""So many are shown one by one: sizes, axes, scales."""
+"""The largest weight whose elements are shown one by one: sizes, axes, scales."""
 MOST_AXES = 5
 """The largest number of axes of a weight for which every order of them is tried."""
 

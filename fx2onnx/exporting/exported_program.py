@@ -35,7 +35,7 @@ def completed(
 
 
 def dynamic_shapes_of(program: torch.export.ExportedProgram) -> tuple[Any, ...] | None:
-    """As ``torch.export.export`` takes them, an entry an argument; None where every size is fixed."""
+    """The dynamic shapes that ``torch.export.export`` takes, an entry an argument; None where every size is fixed."""
     kinds = [spec.kind for spec in program.graph_signature.input_specs]
     inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node, kind in zip(inputs, kinds, strict=True) if kind is InputKind.USER_INPUT]

@@ -150,7 +150,7 @@ _Exported: TypeAlias = "tuple[ExportResult, Source]"
 
 
 def _export_part(part: FolderPart, options: ExportOptions, notes: list[str]) -> dict[str, _Exported]:
-    """By file name, the first form that exports and holds at every length, or a graph for prompts and one for steps. A
+    """The first form that exports and holds at every length, or a graph for prompts and one for steps, by file name. A
     reason is noted where there is neither the first form nor a graph for prompts.
     """
     problem: UserError | None = None
@@ -243,7 +243,7 @@ _PAST = Dim.symbol(PAST_SIZE)
 
 
 def _limits(result: ExportResult) -> list[str]:
-    """Up to which length of the past the model's Python does what the graph does."""
+    """The lines on the length of the past up to which the model's Python does what the graph does."""
     limits = {str(found.relation) for found in result.report.assumptions if _is_limit(found)}
     bounds = (
         found

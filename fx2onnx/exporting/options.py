@@ -120,7 +120,7 @@ class ExportOptions:
     profile: bool | str | os.PathLike[str] = False
     report: bool | str | os.PathLike[str] = False
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None
-    """As torch.onnx.export takes it: onnxscript functions by overload."""
+    """onnxscript functions by overload, as torch.onnx.export takes them."""
     custom_opsets: Mapping[str, int] = field(default_factory=dict)
     """The versions of operator sets beside ONNX's own, by domain."""
     verbose: bool | None = None

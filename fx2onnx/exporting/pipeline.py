@@ -160,7 +160,7 @@ def _pause_collector() -> None:
 
 
 UNSEEN = 2_000_000
-"""So many objects of exports may be left for a full collection to come; then there is one."""
+"""The number of objects of exports that may be left for a full collection to come; then there is one."""
 
 
 @dataclass

@@ -55,7 +55,7 @@ class TrainingFolder(Shown):
     manifest: TrainingManifest
     results: dict[str, ExportResult] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    """By file name, where the export was verified."""
+    """The verdicts by file name, where the export was verified."""
 
     def _shown(self) -> dict[str, Any]:
         reports = {name: result.report for name, result in self.results.items()}

@@ -92,8 +92,8 @@ BUFFER_BYTES = WRITE_BYTES
 that is not written as it lies, or neighbours that are small (each write call has its own cost)."""
 
 BESIDE_BYTES = 8 * BUFFER_BYTES
-"""From so much on a second thread makes and writes, too: one writes (the system lets one into a file at a time) while
-the other one makes."""
+"""The size from which on a second thread makes and writes, too: one writes (the system lets one into a file at a time)
+while the other one makes."""
 
 
 def write_data(path: str, tensors: Sequence[ir.TensorProtocol], digests: BlockDigests | None = None) -> list[Place]:

@@ -20,8 +20,8 @@ from fx2onnx.irx.data_file import write_data
 from fx2onnx.irx.model_files import Staged, commit, data_name
 
 SMALL_MODEL_BYTES = 16 * 1024 * 1024
-"""Up to this much weight data a model is one file. Beyond, loaders gain by mapping the weights, and protobuf's three
-copies of each weight would take longer than the rest of the export (its own limit is 2 GiB)."""
+"""The most weight data of a model in one file. Beyond, loaders gain by mapping the weights, and protobuf's three copies
+of each weight would take longer than the rest of the export (its own limit is 2 GiB)."""
 
 EXTERNAL_MIN_BYTES = 1024
 """Tensors below this stay in the model file, where shape inference can read them."""

@@ -22,7 +22,8 @@ UNJUDGED_EPSILONS = 4096.0
 MASK_GAP = 32.0
 """Numbers so many times as large as all others are mask values: they stand for what is left out."""
 MASK_SHARE = 0.5
-"""So are numbers beyond this share of the largest that a dtype holds: that they are large is all they say."""
+"""A share of the largest number of a dtype: numbers beyond it are mask values, too; that they are large is all they
+say."""
 SMALL_PART = 1 / 16
 """A row or channel has a scale of its own where its largest number is such a share of the output's."""
 LEAST_SCALE = 1e-30
@@ -44,7 +45,8 @@ CHOSEN = 1 / 16
 """A share of the scale. Where runs move a number by more, the program chose: items along the first axis are others as a
 whole."""
 UNEXPLAINED = 0.03
-"""So large a share of the rows that are off may be off by more than ``MOVED_RATIO`` times what the reference moves there."""
+"""The largest share of the rows that are off which may be off by more than ``MOVED_RATIO`` times what the reference
+moves there."""
 STAGES = ((1, 0.0), (1, 2.0), (3, 2.0), (1, 4.0), (3, 4.0), (1, 8.0), (3, 8.0))
 """Runs, and by how many units in the last place their operators are off: more where these are not enough. In the first
 only equal numbers are chosen among otherwise."""
@@ -61,7 +63,7 @@ OWN_ERROR = 8.0
 """Units by which the reference has to be off itself, at least, for larger stages: long sums are, and each layer adds its own."""
 MOST_LARGER = 16.0
 INPUT_MOVE = 2.0**-22
-"""By such a share of themselves inputs move, of a reference whose operators cannot round otherwise."""
+"""The share of themselves by which inputs move, of a reference whose operators cannot round otherwise."""
 INPUT_RUNS = 3
 
 # Files in 16 bits

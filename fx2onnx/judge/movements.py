@@ -170,8 +170,8 @@ class Movements:
         return self._largest * self.scale.epsilon * self.scale.largest
 
     def _gap(self, one: Array, other: Array) -> Array:
-        """In units of the scale; of integers and bools 1 where they differ. Infinity, such as of scores that were not chosen,
-        is off by as much as the largest number is.
+        """The distance in units of the scale; of integers and bools 1 where they differ. Infinity, such as of scores
+        that were not chosen, is off by as much as the largest number is.
         """
         if self.scale is None:
             return np.asarray(one != other, np.float32)

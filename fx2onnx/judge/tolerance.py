@@ -150,7 +150,7 @@ class Scale:
 
 
 def _float(array: Array) -> Array:
-    """As float32 or float64, a copy."""
+    """A copy as float32 or float64."""
     copied: Array = np.array(array, np.float64 if array.dtype == np.float64 else np.float32)
     return copied
 

@@ -144,7 +144,7 @@ class Verdict(Shown):
     seeds: list[int] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
     ranges: dict[str, Range] = field(default_factory=dict)
-    """By input of the file."""
+    """The ranges of sizes, by input of the file."""
     assumptions: list[str] = field(default_factory=list)
     """The assumptions of the file on sizes: the inputs keep them, and lie at their borders."""
     baked: list[str] = field(default_factory=list)

@@ -271,7 +271,7 @@ class _Compared:
     def __init__(self, values: Mapping[torch.fx.Node, Any], places: Mapping[torch.fx.Node, int]) -> None:
         self._values, self._places = values, places
         self.outside: dict[int, tuple[int, ir.Value]] = {}
-        """By id, the values read from outside, and which of them each is."""
+        """The values read from outside, by id, and which of them each is."""
 
     def part(self, arg: Any) -> Any:
         """An argument. Raises TypeError for one that is not compared by type and value."""

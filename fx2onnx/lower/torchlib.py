@@ -250,7 +250,8 @@ def _constant(op: Emit, keywords: dict[str, Any]) -> ir.Value:
 
 
 def _output_count(op_type: str, opset: int, keywords: Mapping[str, Any]) -> int:
-    """As torch's own recorder counts: every output the schema names; of Split as many as asked for."""
+    """The number of outputs, as torch's own recorder counts: every output the schema names; of Split as many as asked
+    for."""
     if op_type == "Split" and "num_outputs" in keywords:
         return int(keywords["num_outputs"])
     if op_type == "BatchNormalization" and not keywords.get("training_mode"):

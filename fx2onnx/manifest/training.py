@@ -75,13 +75,13 @@ class TrainingManifest:
     loss_scale: str | None = None
 
     def carried(self) -> dict[str, str]:
-        """By each input of a step that holds state, the output with its next value."""
+        """The output with the next value of each input of a step that holds state."""
         slots = [*self.buffers, *(slot for parameter in self.parameters for slot in parameter.state)]
         slots += [self.step] if self.step is not None else []
         return {item.name: item.next for item in self.parameters} | {item.name: item.next for item in slots}
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The manifest as JSON holds it."""
         return {KEY: dataclasses.asdict(self)}
 
 

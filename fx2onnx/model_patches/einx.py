@@ -28,7 +28,7 @@ _DIVISIBLE = 16
 _FIRST, _LAST = 59, 2_000
 """The primes lie between: einx computes in 32 bits, which a product of three small ones fits in."""
 _SIZES: WeakKeyDictionary[Any, dict[int, Dim | int]] = WeakKeyDictionary()
-"""By tracer, the size that each prime stands for."""
+"""The size for which each prime stands, by tracer."""
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from fx2onnx.base.errors import InternalError
 from fx2onnx.base.source import place_of
 
 RENAMED: Mapping[str, Mapping[str, str]] = {"transformers": {"past_key_values": "cache", "cache_params": "cache"}}
-"""By library, parameters that a release gave another name wherever they are, and that name, which patches use."""
+"""Parameters that a release gave another name wherever they are, and that name, which patches use, by library."""
 
 Call: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 """The arguments by position, and by name."""

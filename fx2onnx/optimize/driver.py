@@ -232,7 +232,7 @@ class Driver:
 
 
 def _root_of(node: ir.Node) -> str:
-    """As ``Rewrite.roots`` names the operator."""
+    """The operator's name in ``Rewrite.roots``."""
     return node.op_type if not node.domain else f"{node.domain}::{node.op_type}"
 
 

@@ -35,7 +35,7 @@ class FunctionBody:
 
 
 class _Reader:
-    """Goes through nodes in order, and numbers what comes in."""
+    """A walk through nodes in order, which numbers what comes in."""
 
     def __init__(self, nodes: Sequence[ir.Node]) -> None:
         self.inner: dict[ir.Value, tuple[Any, ...]] = {}

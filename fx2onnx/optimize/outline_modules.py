@@ -31,7 +31,7 @@ class Outlined:
     """The result of outlining modules."""
 
     calls: Counter[str] = field(default_factory=Counter)
-    """By function, how often it is called."""
+    """The number of calls of each function."""
     left: dict[str, str] = field(default_factory=dict)
     """Modules that stay nodes, and why."""
 
@@ -102,7 +102,8 @@ class _Outliner:
         return [Region(path, kind, run) for run in self._runs(nodes)]
 
     def _without_shared(self, nodes: list[ir.Node], path: str) -> list[ir.Node]:
-        """Without what other modules share of it: nodes that hang on none of its weights, such as those that make a mask."""
+        """The nodes without those that other modules share: nodes that hang on none of its weights, such as those that
+        make a mask."""
         inside, weighted = set(nodes), set[ir.Node]()
         for node in nodes:
             for value in _read_by(node):

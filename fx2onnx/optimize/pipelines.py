@@ -98,8 +98,8 @@ for the same numbers up to rounding. -O3: weights joined or scaled."""
 
 DEFAULT_LEVEL = 2
 PICKED: tuple[Stage, ...] = (Rewrites("picked parts", (SplitProduct(), PickEarly())),)
-"""Behind a level, which leaves no dead nodes: of products in parts no more rows than are wanted, where weights are constants that
-a runtime may cut when it opens the file.
+"""The stage behind a level, which leaves no dead nodes: of products in parts no more rows than are wanted, where
+weights are constants that a runtime may cut when it opens the file.
 """
 FUSED: tuple[Stage, ...] = (DEAD, *LEVELS[2], Rewrites("contrib", CONTRIB), DEAD)
 """Level 2 for a runtime with onnxruntime's own operators."""

@@ -32,11 +32,11 @@ class Lowered:
     nodes: dict[str, int] = field(default_factory=dict)
     """The number of nodes that compute in 16 bits, by operator."""
     kept: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By result, of each node in float32: its operator, why, and the line that it comes from."""
+    """The nodes in float32, by result: operator, why, and the line that each comes from."""
     weights: dict[str, str] = field(default_factory=dict)
     """Weights in float32 whose numbers ask for it."""
     outputs: dict[str, float] = field(default_factory=dict)
-    """By output: its relative distance from the reference on the example inputs."""
+    """The relative distance of each output from the reference on the example inputs."""
     allowed: float = 0.0
     judge: str = ""
     """float64, or the model's own dtype where it is too large for that; empty where nothing was measured."""

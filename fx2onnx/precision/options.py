@@ -81,7 +81,7 @@ class Precision:
 
     @property
     def unit(self) -> float:
-        """By which share of itself a number is off at most where it is rounded."""
+        """The largest relative error of a number that is rounded."""
         return EPSILONS[self.word] / 2
 
     @property

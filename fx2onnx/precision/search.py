@@ -85,7 +85,7 @@ class Measured:
     """The measurements of the search."""
 
     outputs: dict[str, float] = field(default_factory=dict)
-    """By output: its relative distance from the reference."""
+    """The relative distance of each output from the reference."""
     allowed: float = 0.0
     """The largest distance of an output: that of rounded weights alone, or what 16 bits cost anyway."""
     runs: int = 0
@@ -170,7 +170,7 @@ class Search:
         return max((each.get(name, 0.0) for each in errors for name in self.outputs), default=0.0)
 
     def _largest(self, value: ir.Value | None) -> float:
-        """As other inputs may have it."""
+        """The largest magnitude of a value that other inputs may give."""
         name = "" if value is None else value.name or ""
         seen = [HEADROOM * wanted[name].largest for wanted in self.wanted if name in wanted]
         seen += [SCALED_HEADROOM * scaled[name].largest for scaled in self.scaled if name in scaled]

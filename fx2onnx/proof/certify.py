@@ -30,7 +30,7 @@ from fx2onnx.proof.rules import Reader
 from fx2onnx.proof.terms import Terms
 
 KINDS = ("proved", "bounded", "sampled", "unknown", "refuted")
-"""From the strongest to the worst."""
+"""The kinds of results, from the strongest to the worst."""
 SAMPLES = 2
 """Sets of random inputs."""
 SAMPLE_SHARES = {"float16": 5e-3, "bfloat16": 4e-2}

@@ -104,7 +104,7 @@ class Terms:
         self.moves: dict[int, Move] = {}
         self._near: dict[Key, list[tuple[tuple[Number, ...], int]]] = {}
         self.worst: dict[int, float] = {}
-        """By term, how many roundings apart the constants were that count as equal."""
+        """The number of roundings between constants that count as equal, by term."""
         self.shapes: dict[int, tuple[int, ...]] = {}
         """The sizes of each term whose sizes are all known."""
         self.dims: dict[int, tuple[Dim, ...]] = {}

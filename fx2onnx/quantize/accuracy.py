@@ -52,7 +52,7 @@ def operands_of(place: WeightPlace) -> Iterator[tuple[ir.Node, ir.Value]]:
 
 
 def errors_of(places: Sequence[WeightPlace], values: Feeds, opset: int) -> dict[str, float]:
-    """By weight, how far the results of its nodes move, of their own size (the largest where there are several nodes)."""
+    """The relative change of the results of each weight's nodes (the largest where there are several nodes)."""
     found: dict[str, float] = {}
     for place in places:
         tensor = place.value.const_value

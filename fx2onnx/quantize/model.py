@@ -196,11 +196,11 @@ class Quantized:
 
     options: Quantize
     layers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By weight: its kind, block, form, bytes before and after."""
+    """The kind, block, form and bytes before and after of each quantized weight."""
     kept: dict[str, str] = field(default_factory=dict)
-    """By weight: why it stays."""
+    """The reason why each other weight stays."""
     outputs: dict[str, float] = field(default_factory=dict)
-    """By output: how far it is from the unquantized model's on the example inputs, of its own size."""
+    """The relative distance of each output from the unquantized model's on the example inputs."""
 
     @property
     def bytes_before(self) -> int:

@@ -44,7 +44,7 @@ class BitsProduct:
         return self.weight.source.dtype
 
     def product(self, way: str, node: ir.Node) -> None:
-        """In the place of MatMul, Gemm, or the products behind a Transpose."""
+        """Put the product in the place of MatMul, Gemm, or the products behind a Transpose."""
         nodes = [reader for reader, _ in node.outputs[0].uses()] if way == "turned" else [node]
         for each in nodes:
             self._in_place_of(each)
@@ -78,7 +78,7 @@ class BitsProduct:
         remove_unread([node])
 
     def _flat(self, node: ir.Node, value: ir.Value) -> ir.Value:
-        """As one axis: what the product takes, where a table is stored in rows."""
+        """The value as one axis: what the product takes, where a table is stored in rows."""
         target = self.writer.const("flat", np.array([-1], np.int64))
         flat = self.writer.node(node, "Reshape", [value, target], (dtype_of(value), (value.const_value.size,)))  # type: ignore[union-attr]
         return flat

@@ -183,7 +183,7 @@ class Scheme:
 
     @property
     def cut(self) -> float:
-        """By what share a scale of ``scales`` would have to be larger for all numbers of a block to fit."""
+        """The share by which a scale of ``scales`` would have to be larger for all numbers of a block to fit."""
         return -self.low / self.high - 1 if self.dtype == D.INT4 else 0.0
 
     def scales(self, blocks: Array, dtype: Any) -> Array:
@@ -247,7 +247,7 @@ class Scheme:
 
 
 def _round_up_halves(numbers: Array) -> None:
-    """In place, for numbers above -1."""
+    """Round halves up, in place, for numbers above -1."""
     numbers += np.float32(0.5)
     np.floor(numbers, out=numbers)
 

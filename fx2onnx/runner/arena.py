@@ -34,7 +34,7 @@ def assign_offsets(buffers: Sequence[Buffer]) -> int:
 
 
 def _size_classes(buffers: Sequence[Buffer]) -> int:
-    """By start, each in the memory of a dead buffer whose size has as many bits, or behind all others."""
+    """Place buffers by start, each in the memory of a dead buffer whose size has as many bits, or behind all others."""
     total = 0
     free: dict[int, list[int]] = {}
     alive: list[tuple[int, int, int]] = []

@@ -47,7 +47,7 @@ class StatefulSession:
         self._outputs = [name for name in outputs if name not in self._next.values()]
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """As ``InferenceSession.run``, without the state inputs and outputs."""
+        """Run the model as ``InferenceSession.run`` does, without the state inputs and outputs."""
         wanted = list(output_names) if output_names is not None else self._outputs
         following = [self._next[name] for name in self.state]
         results = self.session.run([*wanted, *following], {**feeds, **self.state})

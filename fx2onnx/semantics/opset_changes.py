@@ -151,7 +151,7 @@ def _dropout_to_inputs(edit: NodeForm) -> None:
 
 
 def _softmax_of_one_axis(edit: NodeForm) -> None:
-    """Up to 12 it goes over all axes from ``axis`` on, flattened."""
+    """Softmax up to opset 12, which goes over all axes from ``axis`` on, flattened, with one axis."""
     rank = edit.rank()
     axis = edit.attribute("axis", 1)
     axis = axis + rank if axis < 0 else axis
@@ -222,7 +222,8 @@ def _split_to_attribute(edit: NodeForm) -> None:
 
 
 def _uncount_split(edit: NodeForm) -> None:
-    """Before, parts without sizes were equal; from 18 on the last one may be smaller."""
+    """Drop the number of parts of Split: up to opset 17 parts without sizes are equal; from 18 on the last one may be
+    smaller."""
     count = edit.attribute("num_outputs")
     edit.drop("num_outputs")
     if count is None:

@@ -20,7 +20,7 @@ from fx2onnx.semantics.types import Array, Spec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Infer = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Spec]]
-"""From the inputs and the attributes to (shape, dtype) of each output."""
+"""A function of the inputs and the attributes that gives (shape, dtype) of each output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ VALUES: dict[tuple[str, str], frozenset[str]] = {
     ("TfIdfVectorizer", "mode"): frozenset({"TF", "IDF", "TFIDF"}),
     ("Upsample", "mode"): frozenset({"nearest", "linear", "bilinear"}),
 }  # fmt: skip
-"""By operator of the standard domain and attribute, over all its versions."""
+"""The words that an attribute may have over all versions, by operator of the standard domain and attribute."""
 
 FLAGS = frozenset(
     {
@@ -301,7 +301,7 @@ _TABLE: dict[str, tuple[int, Mapping[int, Axes]]] = {
     "Trilu": (14, {1: _NUMBER}),
     "Unsqueeze": (13, {1: _NUMBER}),
 }
-"""By operator of the standard domain: the opset that it holds from, and the axes by place of the operand."""
+"""The first opset of an operator of the standard domain, and the axes by place of the operand."""
 
 
 def axes_of(domain: str, op_type: str, since_version: int) -> Mapping[int, Axes]:
@@ -311,7 +311,7 @@ def axes_of(domain: str, op_type: str, since_version: int) -> Mapping[int, Axes]
 
 
 _MAP = re.compile(r"map\((\w+), (\w+)\)")
-"""As constraints name it."""
+"""A map type as constraints name it."""
 
 
 def types_of(parameter: Any, schema: Any) -> frozenset[str]:

@@ -14,7 +14,7 @@ from fx2onnx.sizes.expr import EVALUATE, MOST_REMEMBERED, Atom, Dim, Number, Sca
 from fx2onnx.sizes.relation import COMPARE, Relation
 
 Range: TypeAlias = tuple[Number | None, Number | None]
-"""From a number on, up to another one, where there are such."""
+"""The least and the largest number, None where there is none."""
 Ranges: TypeAlias = Mapping[str, Range | None]
 """None for a number of either sign."""
 _COUNT: Range = (0, None)
@@ -152,7 +152,7 @@ def goes_as_sample(relation: Relation) -> bool:
 
 
 Reach: TypeAlias = tuple[int, int]
-"""From which size on something repeats, and its period."""
+"""The size from which on something repeats, and its period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Line:
         return Line(Fraction(0), Fraction(0), Fraction(divisor - 1), self.start, self.period * divisor)
 
     def settled_from(self) -> int:
-        """From which size on it keeps its sign, or repeats itself."""
+        """The size from which on it keeps its sign, or repeats itself."""
         if not self.slope:
             return self.start
         return max(self.start, math.floor(max(abs(self.low), abs(self.high)) / abs(self.slope)) + 1)
@@ -193,7 +193,8 @@ class Line:
 
 
 def reach_of(relation: Relation) -> Reach | None:
-    """From which size on the truth of a relation of one symbol repeats, and the period; None where it is not along lines."""
+    """The size from which on the truth of a relation of one symbol repeats, and the period; None where it is not along
+    lines."""
     if not any(isinstance(arg, Relation) for arg in relation.args) and relation.op in COMPARE:
         one, other = (_line(arg) for arg in relation.args)
         if one is None or other is None:

@@ -45,7 +45,8 @@ def multiple_of(test: Relation) -> Multiple | None:
 _SAYS_MULTIPLE: dict[str, dict[int, bool]] = {
     "eq": {0: True}, "le": {0: True}, "lt": {1: True}, "ne": {0: False}, "gt": {0: False}, "ge": {1: False},
 }  # fmt: skip
-"""By the sign of a comparison and the number that a remainder is compared with: whether the remainder is 0 where it holds."""
+"""True if the remainder is 0 where the comparison holds, by the sign of a comparison and the number that a remainder is
+compared with."""
 _SAYS_EVEN = {**_SAYS_MULTIPLE, "eq": {0: True, 1: False}, "ne": {0: False, 1: True}}
 
 
@@ -59,7 +60,8 @@ class Way:
 
 
 def ways_to_write(multiple: Multiple, sets: Mapping[str, SizeSet]) -> list[Way]:
-    """As it is, and with what is no multiple said by the next one, where it is written as in the test or for ``sets``."""
+    """The ways to write a multiple: as it is, and with what is no multiple said by the next one, where it is written as
+    in the test or for ``sets``."""
     ways = [Way(lambda value: value)]
     for size in dict.fromkeys((multiple.size, simplified(multiple.size, sets))):
         if isinstance(size, Dim):
@@ -81,7 +83,7 @@ def _of_odd(size: Dim) -> list[Way]:
 
 
 def _with_ceilings(size: Scalar, divisor: int) -> Rewrite:
-    """By ``ceil(size / divisor)``, which is one more than the quotient."""
+    """The rewrite by ``ceil(size / divisor)``, which is one more than the quotient."""
     quotient = apply("floordiv", size, divisor)
     ceiling: Scalar = -apply("floordiv", -size, divisor)
     remainder = apply("mod", size, divisor)

@@ -159,7 +159,7 @@ def made_of(members: npt.NDArray[np.bool_], start: int) -> SizeSet:
 
 
 def _divisors(number: int) -> list[int]:
-    """In order."""
+    """The divisors of the number in order."""
     low = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
     return sorted({*low, *(number // size for size in low)})
 

@@ -15,7 +15,7 @@ from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import SizeSet, where_true
 
 Solution = dict[str, tuple[Relation, SizeSet]]
-"""By symbol, a relation that says at which of its sizes the solved relation holds, and the set of these sizes."""
+"""A relation that says at which sizes of a symbol the solved relation holds, and the set of these sizes, by symbol."""
 MAX_MODULUS = 1 << 12
 MOST_REMAINDERS = 64
 """The largest modulus of which all remainders are tried."""
@@ -31,7 +31,7 @@ PROBES = 60
 
 
 _QUOTIENTS = (5, 11)
-"""At these times a modulus, and what is left of it, it is tried first whether a difference is 0."""
+"""The multiples of a modulus, plus what is left of it, at which it is tried first whether a difference is 0."""
 MOST_REMEMBERED = 1 << 12
 """Answers: runs of one module for several branches ask for the same."""
 

@@ -142,7 +142,8 @@ FOLDERS: dict[str, tuple[str, Callable[[Path], bool]]] = {
         ),
     ),
 }
-"""By kind, what a folder of it holds, and whether one does: the first that fits is meant where the folder alone is given."""
+"""The contents of a folder of each kind, and a test for it: the first that fits is meant where the folder alone is
+given."""
 SAVED = (".pt2", ".pt", ".pth", ".ts", ".jit", ".torchscript")
 """The suffixes of files that are a source without ``file:``."""
 

@@ -94,7 +94,7 @@ class _Pipeline(nn.Module):
 
     @torch.no_grad()
     def forward(self, **features: Tensor) -> dict[str, Tensor]:
-        """By name: what the transformer returns, then what the whole model does."""
+        """The outputs of the transformer, then those of the whole model, by name."""
         state: dict[str, Any] = {**features, **self.stated}
         results: dict[str, Tensor] = {}
         for index, module in enumerate(self.model):

@@ -105,7 +105,7 @@ def map_file(path: Path) -> Checkpoint:
 
 
 def _shards_of(index: Path) -> dict[str, list[str]]:
-    """By file name in the index's folder, the weights that it has. Raises UserError E302."""
+    """The weights that each file in the index's folder has, by file name. Raises UserError E302."""
     weight_map = read_object(index, limit_bytes=_INDEX_BYTES).get("weight_map")
     if not isinstance(weight_map, dict):
         raise UserError("E302", f"cannot read the index '{index}'", why=f"weight_map is {weight_map!r:.60}, no object")

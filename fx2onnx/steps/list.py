@@ -143,4 +143,5 @@ def fit_to_target(model: ir.Model, wanted: Wanted) -> Notes | None:
 
 
 STEPS: tuple[Step, ...] = (quantize, to_half, fit_to_target)
-"""Behind the rewrites. Fitting is last: codes and 16 bits bring operators and dtypes that a target may lack."""
+"""The steps behind the rewrites. Fitting is last: codes and 16 bits bring operators and dtypes that a target may
+lack."""

@@ -22,7 +22,7 @@ from fx2onnx.semantics.opset_changes import CHANGES, NoForm
 from fx2onnx.semantics.schemas import onnx_schema, types_of
 
 LEAST = 7
-"""Before it, operators broadcast by attributes."""
+"""The oldest opset: before it, operators broadcast by attributes."""
 NEWEST = onnx.defs.onnx_opset_version()
 _BODIES = "fx2onnx.definitions"
 _NEUTRAL = {"dilations": 1}

@@ -209,7 +209,8 @@ class Interface:
             value.shape = self._joined(shape, value.shape)
 
     def _plain(self, shape: ir.Shape) -> ir.Shape:
-        """Without names that only stand for something unknown: those of the interface stay, and what is computed from them."""
+        """The shape without names that only stand for something unknown: those of the interface stay, and what is
+        computed from them."""
         return ir.Shape([dim if isinstance(dim, int) or self._is_told(str(dim.value)) else None for dim in shape])
 
     def _is_told(self, text: str) -> bool:

@@ -72,7 +72,7 @@ class FaultEntry:
     ends_process: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in a file."""
+        """The entry as it stands in a file."""
         return {**asdict(self), "node": self.node.as_dict()}
 
 

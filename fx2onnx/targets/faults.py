@@ -182,7 +182,7 @@ _SPREAD: dict[str, Callable[[Callable[[str, float], float]], bool]] = {
     **dict.fromkeys(("RandomNormal", "RandomNormalLike"), lambda given: given("scale", 1.0) > 0),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), lambda given: given("low", 0.0) <= given("high", 1.0)),
 }
-"""By operator, a test of its attributes that is true if the distribution has a width."""
+"""Tests of an operator's attributes that are true if the distribution has a width."""
 
 
 def _has_no_spread(node: ir.Node) -> bool:

@@ -34,7 +34,7 @@ class Target:
     """A runtime, or a release of one."""
 
     name: str
-    """As it is asked for: ``onnxruntime``, ``onnxruntime-1.19``."""
+    """The name as it is asked for: ``onnxruntime``, ``onnxruntime-1.19``."""
     runtime: str
     release: str = ""
     """The release that the table is of; empty where the runtime has no table."""

@@ -196,7 +196,8 @@ def _unwarned(warn: Callable[..., object]) -> CodePatch:
 
 
 def attend_as_written() -> None:
-    """In this thread until ``Changes`` end, without the warning that nothing is compiled."""
+    """Let attention run as written, in this thread until ``Changes`` end, without the warning that nothing is
+    compiled."""
     warn = getattr(sys.modules.get(_FLEX_ATTENTION), "_warn_once", None)
     for patch in (*_FLEX_PATCHES, *([_unwarned(warn)] if warn is not None else [])):
         patch.put_in()

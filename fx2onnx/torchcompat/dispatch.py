@@ -35,7 +35,7 @@ Handler: TypeAlias = Callable[[], Any]
 _SEEN: dict[OpOverload, None] = {}
 """Operators that a ``PreDispatchMode`` has seen."""
 _MANY = 10_000
-"""So many operators are remembered."""
+"""The largest number of operators that are remembered."""
 
 
 class _ModesOfThread(threading.local, torch._ops._ModeStackStateForPreDispatch):

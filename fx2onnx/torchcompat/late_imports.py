@@ -25,7 +25,7 @@ COMPILER = "torch._dynamo"
 """The module of torch's compiler, which takes longer to import than an export takes; many modules are exported without
 it."""
 WAITS_SECONDS = 10.0
-"""So long does a thread that was started during a capture wait for its end before it imports the compiler."""
+"""The longest wait of a thread that was started during a capture for its end, before it imports the compiler."""
 
 
 class ImportNeeded(BaseException):

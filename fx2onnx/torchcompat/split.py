@@ -85,8 +85,8 @@ def _sum_from_each_on(values: torch.Tensor, dim: int) -> torch.Tensor:
 
 @_form(aten.cumprod_backward.default)
 def _cumprod_backward(grad: torch.Tensor, input: torch.Tensor, dim: int, output: torch.Tensor) -> torch.Tensor:
-    """Before the first zero of a row ``sum(grad * output)`` from there on ``/ input``, at it the same of products without it,
-    behind it 0.
+    """The gradient of cumprod: before the first zero of a row ``sum(grad * output)`` from there on ``/ input``, at it
+    the same of products without it, behind it 0.
     """
     if input.dim() == 0:
         return grad

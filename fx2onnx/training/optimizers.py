@@ -236,4 +236,4 @@ RULES: dict[type[torch.optim.Optimizer], Callable[[Group], UpdateRule]] = {
     torch.optim.SGD: sgd, torch.optim.Adam: adam, torch.optim.AdamW: adamw, torch.optim.RMSprop: rmsprop,
     torch.optim.Adagrad: adagrad, torch.optim.Adafactor: adafactor,
 }  # fmt: skip
-"""By exact class: a subclass may do anything."""
+"""The rule of each optimizer, by exact class: a subclass may do anything."""

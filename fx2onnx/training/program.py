@@ -338,7 +338,7 @@ class TrainingProgram(torch.nn.Module):
 
 
 def loss_of(training: Training, outputs: object, targets: Sequence[torch.Tensor]) -> torch.Tensor:
-    """In a function of its own, by which errors know what of the program they come from."""
+    """The loss, in a function of its own, by which errors know what of the program they come from."""
     return training.loss(outputs, *targets)
 
 

@@ -102,7 +102,7 @@ def silent_on(op_types: Iterable[str], *, has_codes: bool) -> frozenset[str]:
 
 
 Kind = Callable[[Spread, torch.Tensor, torch.Tensor, torch.Generator], torch.Tensor]
-"""From normally distributed numbers and the example's."""
+"""A function of normally distributed numbers and the example's."""
 
 
 def draw_floats(values: Spread, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
@@ -126,7 +126,7 @@ def _scaled(scale: float) -> Kind:
 
 
 def _wide(most: float) -> Kind:
-    """From one side more than from the other, so that sums grow, too."""
+    """Numbers from one side more than from the other, so that sums grow, too."""
 
     def draw(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         scale = min(most, torch.finfo(like.dtype).max / (16 * values.deviation))

@@ -71,7 +71,7 @@ class Elsewhere(EagerMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.devices = devices
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """By id: the tensor, which has to stay, and its copy."""
+        """Each tensor, which has to stay, and its copy, by the tensor's id."""
 
     def here(self, value: object) -> object:
         """A tensor's copy on the CPU, the same one each time; anything else as it is."""

@@ -258,7 +258,7 @@ class Outputs:
         return self._without_singular(judged, rows) if has_singular else judged
 
     def _without_singular(self, judged: list[Row], rows: Sequence[tuple[Row, int, Array]]) -> list[Row]:
-        """Without those that are off where a singular matrix decides what comes out."""
+        """The rows without those that are off where a singular matrix decides what comes out."""
         given: Sequence[Array] = ()
         with contextlib.suppress(Exception):  # of what has no solution for any solver
             given = self._run(Regular())
@@ -339,7 +339,7 @@ class Outputs:
 
 
 def _without_habits(rows: Sequence[Row], verdict: Verdict) -> list[Row]:
-    """Without those that are wrong of outputs that another engine has right."""
+    """The rows without those that are wrong of outputs that another engine has right."""
     right = {row.output for row in rows if row.ok}
     habits = [row for row in rows if not row.ok and row.output in right]
     for row in habits:

@@ -33,19 +33,19 @@ MOST_BORDERS = 2
 MOST_GROWTH = 16
 """A size may become so many times what it is."""
 FAR = 260
-"""Behind the last bucket of relative positions that anyone uses (128), and behind tables of 256."""
+"""A size behind the last bucket of relative positions that anyone uses (128), and behind tables of 256."""
 MOST_MARK = 1024
 """The largest number that integers of a module are compared with, such as a window of attention, behind which sizes go."""
 MOST_BOUND = 2048
 """The largest number of the file that bounds a size, behind which sizes go."""
 MOST_BOUNDS = 3
-"""So many of them are tried for each dim."""
+"""The largest number of them that are tried for each dim."""
 MOST_ALONE = 4
 """Dims that are tried alone."""
 _LEAST = 2
 """0 and 1 are borders of everything: of what is compared with them nothing is said here."""
 _TIGHT = {"ge": 0, "le": 0, "gt": 1, "lt": -1}
-"""By which number more the left side is at the border of a comparison."""
+"""The number by which the left side is larger at the border of a comparison."""
 _SMALL = (2, 3, 5, 7, 11)
 """Small sizes: unequal, so that no two dims are taken for each other."""
 
@@ -144,7 +144,8 @@ def _far(size: int) -> int:
 
 
 def _borders(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> Iterator[dict[str, int]]:
-    """At each, every dim with conditions of its own is at another of its borders; then those of comparisons of several dims."""
+    """The sizes at borders: every dim with conditions of its own at another of its borders; then those of comparisons
+    of several dims."""
     allowed = allowed_sizes(conditions)
     ends = {name: found for name, size in sizes.items() if name in allowed and (found := borders(allowed[name], size))}
     at_ends = [
@@ -283,8 +284,8 @@ def planned(
     marks: Sequence[int] = (),
     bounds: Sequence[int] = (),
 ) -> Iterator[Sample]:
-    """Beside the example: one set of other values a seed, sets at other sizes, and sets of values at the ends of what
-    they may be: what finds most first. Without seeds every value is the example's.
+    """The sets of inputs beside the example: one set of other values a seed, sets at other sizes, and sets of values at
+    the ends of what they may be: what finds most first. Without seeds every value is the example's.
     """
     for seed in seeds:
         yield Sample(f"seed {seed}", values="seed", seed=seed)

@@ -111,7 +111,7 @@ Place: TypeAlias = tuple[int, int]
 """The weights behind which it is, and those before which; a bit for each, the lowest for the graph's inputs or outputs."""
 
 _CONSTANT = -1
-"""Before what a constant is, which is made of weights alone."""
+"""A number before any step, for a constant, which is made of weights alone."""
 _TURNED = ".T"
 _SIZES = frozenset(["Shape", "Size", "aten::sym_size", "aten::sym_numel", "aten::size"])
 

@@ -34,7 +34,7 @@ _MOST_WHOLE = 1 << 24
 _WIDE = {torch.int64: (2**54, 2**33, 2**31, 0), torch.int32: (2**30, 2**25, 0)}
 """Bases of wide integers; 0: one of the usual."""
 _NEAR = 1 << 12
-"""So near to each other are those of one base: their differences are small, or none."""
+"""The largest distance between integers of one base: their differences are small, or none."""
 
 
 @dataclass(frozen=True, slots=True)

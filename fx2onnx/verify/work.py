@@ -20,7 +20,7 @@ EFFORTS: dict[Effort, tuple[float, float]] = {"quick": (3.5, 0.1), "normal": (5.
 where a size is dynamic: so many times a run of eager PyTorch on the example inputs, or so many seconds of a usual core,
 whichever is more."""
 MOST_SAMPLES = 32
-"""At other efforts than ``full``."""
+"""The largest number of sets of inputs at other efforts than ``full``."""
 LEAST_SHARE = 0.2
 """The least share of the work of a run on the example inputs that a run on small inputs takes, since all weights are
 read, until it was counted."""
@@ -69,7 +69,7 @@ class WorkBudget:
         self.spent += _OPENING * weights
 
     def spend(self, runs: int) -> None:
-        """So many more runs on the last inputs."""
+        """Count the work of so many more runs on the last inputs."""
         self.spent += runs * self.last
 
     def cost(self, runs: int, share: float) -> float:
@@ -103,7 +103,7 @@ class WorkBudget:
 
 
 Products = Callable[..., int]
-"""From the result and the operator's arguments."""
+"""A function of the result and the operator's arguments."""
 
 
 def _by_last_axis(place: int) -> Products:

@@ -139,7 +139,8 @@ def symmetric(op: Emit, matrix: ir.Value, lower: bool) -> ir.Value:
 
 
 def singular_values(op: Emit, matrix: ir.Value) -> ir.Value:
-    """In descending order, in float64. A matrix with fewer rows than columns, as one of dynamic rows may be, has only as many."""
+    """The singular values in descending order, in float64. A matrix with fewer rows than columns, as one of dynamic
+    rows may be, has only as many."""
     values = sort(op, orthogonalized(op, tall(op, matrix)[0])[2], -1, True)[0]
     rows, columns = op.dims(matrix)[-2:]
     if not isinstance(rows, Dim):

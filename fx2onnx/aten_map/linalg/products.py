@@ -165,7 +165,7 @@ def cross_product(op: Emit, left: ir.Value, right: ir.Value, axis: int) -> ir.Va
 
 
 def _cross(op: Emit, self: ir.Value, other: ir.Value, dim: int | None) -> ir.Value:
-    """Without ``dim`` along the first axis of size 3."""
+    """The cross product along ``dim``; without it, along the first axis of size 3."""
     axis = op.dims(self).index(3) if dim is None else axis_of(dim, len(op.result_dims()))
     return cross_product(op, self, other, axis)
 

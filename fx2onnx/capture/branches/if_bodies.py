@@ -82,7 +82,8 @@ class IfBodies(RunPlugin):
         self._sizes: set[str] = set()
         """Symbols that are known in such a graph only."""
         self._fixed: dict[int, Memory] = {}
-        """By id, memories that may be one where the body did not run: what is written into one would be written into another."""
+        """Memories, by id, that may be one where the body did not run: what is written into one would be written into
+        another."""
         self._refusal = ""
 
     def end(self) -> None:

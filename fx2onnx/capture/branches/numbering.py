@@ -198,7 +198,8 @@ class ValueNumbering:
             return "undefined", relation
 
     def _nested(self, nested: Nested) -> object:
-        """By what it does with its inputs; sizes at which a branch is taken are said by the test before it."""
+        """The key of a nested graph: what it does with its inputs; sizes at which a branch is taken are said by the
+        test before it."""
         for index, node in enumerate(nested.inputs):
             self._of[node] = self._number(("inner", len(nested.inputs), index, str(node.meta["val"])))
         for _ in self._all(nested.graph):
@@ -266,7 +267,7 @@ _GIVES_BACK: dict[object, Callable[[Node, Size], object]] = {
 _NORMAL: dict[object, Callable[[dict[str, Any], Size], dict[str, Any]]] = {
     aten.scaled_dot_product_attention.default: _one_key
 }
-"""By overload, a function that removes the arguments that have no effect at certain sizes."""
+"""The functions, by overload, that remove the arguments which have no effect at certain sizes."""
 
 
 def one_for_both(

@@ -387,7 +387,7 @@ class RunBefore:
         return ""
 
     def restore(self) -> ShapeEnv:
-        """As before; the sizes at the end of the path, with the guards of the path alone."""
+        """Restore the state before; returns the sizes at the end of the path, with the guards of the path alone."""
         tracer, before = self._tracer, self._sizes.guards
         after = tracer.sizes.go_back(self._sizes)
         after.without_guards({key for key, guard in after.guards.items() if before.get(key) is guard})

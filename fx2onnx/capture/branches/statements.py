@@ -201,7 +201,7 @@ class Live(NamedTuple):
 
     at_head: frozenset[str]
     in_body: frozenset[str]
-    """In another turn, or behind it where the turn does not change them."""
+    """The names that another turn reads, or what follows it where the turn does not change them."""
     targets: frozenset[str]
     """The variables to which a ``for`` gives the element."""
 

@@ -190,7 +190,7 @@ _MAKES = ("__init__", "__post_init__", "__new__")
 ITSELF = "an attribute of itself"
 
 _seen_code: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
-"""By the id of the code, which is kept, what it changes."""
+"""The changes that each code object makes, by its id; the object is kept."""
 
 
 class Contents:

@@ -61,7 +61,7 @@ class Join:
     """A value that the turn leaves."""
 
     output: torch.fx.Node
-    """Behind the whole turn."""
+    """The value behind the whole turn."""
     at_exit: Callable[[Left], torch.fx.Node | None]
     """The value at an exit; None where the exit has none that matters."""
     may_differ: bool = False

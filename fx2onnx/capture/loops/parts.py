@@ -55,7 +55,7 @@ class HandedOn:
     info: TensorInfo
     device: torch.device
     start: Value
-    """Before the loop: a tensor, a number, a memory, or a function that makes the tensor; None where no turn reads it."""
+    """The value before the loop: a tensor, a number, a memory, or a function that makes the tensor; None where no turn reads it."""
     is_number: bool = False
     given: Value = None
     """In the turn that runs now."""

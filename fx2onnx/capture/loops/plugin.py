@@ -91,7 +91,7 @@ class Loops(RunPlugin):
         self.over: set[torch.fx.Graph] = set()
         """Graphs of turns that are over: what they made is used in them only."""
         self.fixed: dict[int, Memory] = {}
-        """By id, memories that a loop gives to more than one tensor."""
+        """Memories, by id, that a loop gives to more than one tensor."""
         self.turned: list[Turns] = []
         """The lists of Python's that have become such."""
         self._collecting: dict[FrameType, list[Value]] = {}

@@ -140,7 +140,8 @@ def _conv_tbc(
 
 @register(Kind.RECORD, aten.addmv.default)
 def _addmv(tracer: Tracer, call: Call, self: torch.Tensor, mat: torch.Tensor, beta: float = 1) -> object:
-    """Beside a matrix without elements one number stays one number, whatever the number of rows."""
+    """The sum with a product of a matrix without elements: one number stays one number there, whatever the number of
+    rows."""
     if 0 not in dims_of(mat) or any(size != 1 for size in dims_of(self)) or not beta:
         return NotImplemented
     with tracer.mode:

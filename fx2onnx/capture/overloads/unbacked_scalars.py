@@ -40,7 +40,7 @@ _INTEGERS, _FLOATS = (torch.int64, torch.int32), (torch.float32, torch.float64)
 DEEPEST = 100
 """Operators behind each other that are gone through for an expression."""
 EXACT = 1 << 24
-"""Up to here float32 holds every integer, and rounds no quotient of two up to the next integer."""
+"""The bound to which float32 holds every integer, and rounds no quotient of two up to the next integer."""
 
 
 def number_of(tracer: Tracer, node: torch.fx.Node) -> Scalar:

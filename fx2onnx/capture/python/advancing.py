@@ -106,7 +106,7 @@ def state_of(value: Value) -> Value:
 
 
 def put_back(value: Value, state: Value) -> None:
-    """As it was. A file that forward closed stays closed."""
+    """Restore the state of an object. A file that forward closed stays closed."""
     if state is UNKNOWN or is_iterator(type(value)):
         return
     put = _kind(value).put_back

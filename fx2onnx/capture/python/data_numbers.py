@@ -157,7 +157,7 @@ class DataNumber:
 
     rounded_to_int = __trunc__ = _rounded_by(torch.trunc)
     __round__, __floor__, __ceil__ = _rounded_by(torch.round), _rounded_by(torch.floor), _rounded_by(torch.ceil)
-    """As ``int()``, ``round()`` and ``math`` give it: a data-dependent size."""
+    """The data-dependent size that ``int()``, ``round()`` and ``math`` give."""
 
     @classmethod
     def __torch_function__(

@@ -229,11 +229,11 @@ def _is_library(space: Names) -> bool:
 
 
 _asking: Bounded[int, tuple[CodeType, bool]] = Bounded(20_000)
-"""By the id of the code, which is kept."""
+"""The answer for each code object, by its id; the object is kept."""
 
 
 _asking_files: Bounded[int, tuple[Names, int, bool]] = Bounded(5_000)
-"""By the id of the globals, which are kept, with how many there were."""
+"""The answer for each dict of globals, by its id, with the number of names it had; the dict is kept."""
 
 
 def _asks_for_types(space: Names) -> bool:

@@ -69,7 +69,7 @@ _MOST_ENTRIES = 200_000
 _MOST_ELEMENTS = 1 << 20
 """NumPy arrays of more are not copied."""
 MISSING: Value = type("Missing", (), {"__repr__": lambda _: "nothing"})()
-"""In the place of what is not there."""
+"""The value in the place of what is not there."""
 
 
 class Entry(NamedTuple):

@@ -54,7 +54,8 @@ def taken_out_of_names(
     before: Mapping[int, tuple[object, dict[str, Any]]],
     returned: Sequence[object] = (),
 ) -> list[str]:
-    """As ``taken_out``, but only what the names of ``before`` lead to, which takes no search of all objects."""
+    """Take out like ``taken_out``, but only what the names of ``before`` lead to, which takes no search of all
+    objects."""
     ids = {id(tensor) for tensor in (each() for each in released) if tensor is not None}
     notes: list[str] = []
     spared = _parts_of(returned)

@@ -22,7 +22,7 @@ _LIBRARY: Any = torch.library.Library("fx2onnx_modules", "FRAGMENT")  # type: ig
 _DECLARED: dict[str, OpOverload] = {}
 
 MOST_DECLARED = 1000
-"""So many operators are named after classes; what comes later shares one for each number of inputs and weights."""
+"""The number of operators that are named after classes; later ones share one for each number of inputs and weights."""
 
 SHAPED = "fx2onnx_shaped"
 """A method that a module may have: as ``forward``, but its results need have nothing but their sizes and dtypes."""

@@ -28,7 +28,7 @@ class OutsideState:
     """The facts that one capture knows about state outside of the module."""
 
     before: dict[int, tuple[object, dict[str, Any]]]
-    """By id, namespaces of Python modules and classes, and what they had before the capture."""
+    """The namespaces of Python modules and classes, by id, and what they had before the capture."""
     tensors: list[ReferenceType[torch.Tensor]] = field(default_factory=list)
     """The tensors of the last runs, which are gone unless somebody keeps them."""
     returned: list[object] = field(default_factory=list)

@@ -19,7 +19,7 @@ class Place(NamedTuple):
     """A variable, attribute or element that a turn changes."""
 
     kind: int
-    """As of ``held.Entry``; -1 for a variable."""
+    """The kind as in ``held.Entry``; -1 for a variable."""
     holder: Value
     key: Value
 

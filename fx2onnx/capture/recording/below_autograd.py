@@ -40,7 +40,8 @@ Function = Callable[..., Sequence[torch.Tensor]]
 
 
 def addresses_of(tensor: torch.Tensor) -> range:
-    """From the first byte of a real tensor to its last; empty where it has no memory that Python can name."""
+    """The addresses from the first byte of a real tensor to its last; empty where it has no memory that Python can
+    name."""
     if tensor.layout != torch.strided or tensor.device.type == "meta" or not tensor.numel():
         return range(0)
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -53,9 +54,8 @@ def addresses_of(tensor: torch.Tensor) -> range:
 
 
 def stand_for(real: torch.Tensor, fake: torch.Tensor) -> None:
-    """From now on the real tensor is the input that ``fake`` is, in the run of this thread: whoever holds it, in whatever way, has
-    the input. A training graph takes parameters as inputs, and forward reaches them as it likes: by the module, a closure, a
-    hook, a ``backward`` of the user's, a view that was made long before. So it is the tracer that knows them, by their memory.
+    """Let the real tensor be the input that ``fake`` is, from now on, in the run of this thread: whoever holds it, in
+    whatever way, has the input.
     """
     THREAD.tracer.plugin("below autograd").stand_for(real, fake)
 
@@ -106,7 +106,7 @@ class BelowAutograd(RunPlugin):
         super().__init__(tracer)
         self._known: dict[object, Program | None] = {}
         self._elementwise: dict[object, Program] = {}
-        """By what of a kind is left without sizes."""
+        """The elementwise programs, by what of a kind is left without sizes."""
         self._copies = count()
         self._given: list[tuple[range, torch.Tensor, torch.Tensor]] = []
         """Real tensors that are inputs: their addresses, they themselves, the fakes of the inputs."""

@@ -116,7 +116,7 @@ class DecisionTrace:
     most_needed: int = 0
     """The largest number of decisions in a run that may be conditions instead."""
     sizes: set[str] = field(default_factory=set)
-    """By which sizes there were such decisions, in any run."""
+    """The sizes on which there were such decisions, in any run."""
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
     """The error of a decision that ended the run."""

@@ -144,7 +144,7 @@ def _pool(rank: int, dilated: bool) -> Rule:
 def _layer_norm(
     kind: TensorType, normalized: tuple[object, ...], weight: object = None, bias: object = None, *rest: object
 ) -> TensorType | None:
-    """Only where the normalized sizes are plain numbers that fit."""
+    """The result type of layer_norm; None unless the normalized sizes are plain numbers that fit."""
     sizes = tuple(part[1] for part in normalized if isinstance(part, tuple))
     is_plain = sizes and len(sizes) == len(normalized) and kind.sizes[-len(sizes) :] == sizes
     return _same(kind) if is_plain and all(_fits(each, *sizes) for each in (weight, bias)) else None
@@ -154,7 +154,7 @@ def _layer_norm(
 def _batch_norm(
     kind: TensorType, weight: object, bias: object, mean: object, variance: object, *rest: object
 ) -> TensorType | None:
-    """Only where the number of channels is a plain number that fits the statistics."""
+    """The result type of batch_norm; None unless the number of channels is a plain number that fits the statistics."""
     fits = isinstance(mean, TensorType) and len(kind.sizes) > 1 and kind.sizes[1:2] == mean.sizes
     fits = fits and all(_fits(each, kind.sizes[1]) for each in (weight, bias, variance))
     return _same(kind) if fits else None
@@ -164,7 +164,8 @@ def _batch_norm(
 def _group_norm(
     kind: TensorType, groups: Number, weight: object = None, bias: object = None, *rest: object
 ) -> TensorType | None:
-    """Only where the number of channels is a plain number that fits the groups and the weight."""
+    """The result type of group_norm; None unless the number of channels is a plain number that fits the groups and the
+    weight."""
     channels = kind.sizes[1] if len(kind.sizes) > 1 else None
     fits = isinstance(channels, int) and groups[1] > 0 and channels % groups[1] == 0
     return _same(kind) if fits and all(_fits(each, kind.sizes[1]) for each in (weight, bias)) else None

@@ -98,9 +98,9 @@ class Tracer:
         self.packed_batches: dict[torch.fx.Node, DimLike] = {}
         """The number of packed sequences, by the node of their batch sizes."""
         self.quantized: dict[int, tuple[torch.Tensor, object]] = {}
-        """By the id of integers that stand for numbers, these integers and how they do (``capture/quantized/operands.py``)."""
+        """The integers that stand for numbers, by their id, and how they do (``capture/quantized/operands.py``)."""
         self.repeats: dict[int, Any] = {}
-        """By the id of a tensor that stands for several in a list, for which (``capture/branches/turns.py``)."""
+        """The elements for which a tensor stands in a list, by the tensor's id (``capture/branches/turns.py``)."""
         self.failure: BaseException | None = None
         """The exception of the last call that failed: the TorchScript interpreter raises something else instead."""
         self.failed: list[tuple[BaseException, int, int]] = []
@@ -174,7 +174,7 @@ class Tracer:
                 watch.go_on()
 
     def begin_path(self, graph: torch.fx.Graph, trace: DecisionTrace, watch: Any) -> tuple[Any, bool, Any]:
-        """From here on a call is recorded into a graph of its own, with choices of its own. Returns the run's."""
+        """Record a call into a graph of its own, with choices of its own, from here on. Returns the run's."""
         before = self.trace, self.has_if_bodies, self.watch
         self.values.graph = self.values.path_graph = graph
         self.trace, self.has_if_bodies, self.watch = trace, False, watch

@@ -26,7 +26,7 @@ Result: TypeAlias = Any
 MOST_EQUALITIES = 8
 """The largest number of equalities of data-dependent sizes that one call of an operator needs."""
 _OTHER_SIZES = ((2, 3, 5, 7), (7, 5, 3, 2), (4099, 8191, 16381, 32749), (32749, 16381, 8191, 4099))
-"""In what order sizes lie decides nothing of a result whose type is the same at all of these."""
+"""Sizes in several orders, which decide nothing of a result whose type is the same at all of these."""
 
 _MULTIPLES = ((2520, 5040, 7560, 12600), (12600, 7560, 5040, 2520), (2520,), (5040, 2520))
 """Sizes that are multiples of all numbers up to 10: an operator that raises at these needs something else than a

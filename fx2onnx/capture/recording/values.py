@@ -132,7 +132,7 @@ class Values:
         self.holds_sparse = any(tensor.layout is not torch.strided for tensor in self._module_tensors)
         """True once a sparse tensor was recorded."""
         self.dense: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """By the id of a sparse tensor, that tensor and the dense one that stands for it."""
+        """Each sparse tensor and the dense one that stands for it, by the id of the sparse one."""
         self._known: Known = {}
         """The results of ``value_of``."""
         self._constants = 0
@@ -249,7 +249,7 @@ class Values:
         return fake
 
     def has_fake(self, real: torch.Tensor, fake: torch.Tensor) -> None:
-        """From now on ``fake`` is the fake of a real tensor, which is kept, so that its id stays its own."""
+        """Let ``fake`` be the fake of a real tensor, which is kept, so that its id stays its own."""
         self.fakes[id(real)] = fake
         self._kept.append(real)
 

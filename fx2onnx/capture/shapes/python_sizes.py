@@ -148,7 +148,7 @@ def _at_sample(size: Number) -> Number:
 
 @answers_for_caller
 def _guarded(original: Function) -> Function:
-    """In eager PyTorch it is the condition's own truth."""
+    """The condition's own truth, as in eager PyTorch."""
     return lambda condition: bool(condition) if asked_by_user() else original(condition)
 
 
@@ -351,7 +351,7 @@ def _rounded(self: Number, digits: int | None = None) -> Number:
 
 @answers_for_caller
 def _format(self: Number, how: str) -> str:
-    """As its expression, in as many places; what shows the number's digits needs it."""
+    """The text of the size as its expression, in as many places; what shows the number's digits needs it."""
     plain = how.removesuffix("d")
     if plain and not re.fullmatch(r"(.?[<>^])?\d+", plain):
         return format(int(self) if type(self) is torch.SymInt else float(self), how)

@@ -76,7 +76,7 @@ class ShapeEnv(SizesOfRun):
     next_unbacked: int = 0
     """The number in the name of the next of them."""
     guards: Mapping[tuple[Relation, bool], Guard] = field(default_factory=dict)
-    """By the relation and whether it holds."""
+    """The guards, by the relation and whether it holds."""
     specializations: Mapping[Dim, Specialization] = field(default_factory=dict)
     """Expressions that were turned into a plain number."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
@@ -107,7 +107,8 @@ class ShapeEnv(SizesOfRun):
     some: frozenset[Dim] = frozenset()
     """Sizes that were seen to be needed to be more than 0."""
     tried: Mapping[tuple[str, Relation], bool] = field(default_factory=dict)
-    """By overloads, what they asked that was tried at sizes for which the answer is another, and whether it ends the run there."""
+    """The answers of overloads that were tried at sizes for which the answer is another, and whether it ends the run
+    there."""
     failed_with: frozenset[str] = frozenset()
     """The sizes in the operands of the last operator that raised."""
     leans: bool = False
@@ -136,7 +137,7 @@ class ShapeEnv(SizesOfRun):
         return after
 
     def without_guards(self, keys: Collection[tuple[Relation, bool]]) -> None:
-        """From here on these guards are said elsewhere, or of nothing."""
+        """Forget these guards, which are said elsewhere, or of nothing."""
         if keys:
             self.guards = {key: guard for key, guard in self.guards.items() if key not in keys}
 

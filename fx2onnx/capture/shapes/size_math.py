@@ -159,7 +159,7 @@ MATH: Mapping[str, Formula] = {
     "radians": lambda value: multiplied(apply("float", value), math.pi / 180),
     "degrees": lambda value: multiplied(apply("float", value), 180 / math.pi),
 }
-"""By the name of the function; each takes and gives expressions or plain numbers."""
+"""The formulas by the name of the function; each takes and gives expressions or plain numbers."""
 
 
 Needs: TypeAlias = Sequence[tuple[str, Scalar, Scalar]]
@@ -207,7 +207,7 @@ NEEDS: Mapping[str, Callable[..., Needs]] = {
     "exp": lambda value: [("lt", value, _LARGEST_EXPONENT)],
     "pow": _needs_of_power,
 }
-"""By the function of the module math."""
+"""The needs of a call, by the function of the module math."""
 _LARGEST_EXPONENT = 709.78271289338397
 """``math.exp`` of more overflows, and Python raises."""
 

@@ -34,7 +34,7 @@ def rounded(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Int8Cells:
-    """Goes before the class of a layer that answers by shape: the same, with ``keys`` and ``values`` as int8."""
+    """A base that goes before the class of a layer and keeps its ``keys`` and ``values`` as int8."""
 
     dtype: torch.dtype
     cumulative_length: int

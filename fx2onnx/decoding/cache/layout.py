@@ -42,7 +42,7 @@ def keeps_prompt(kind: type) -> bool:
 
 
 class KeepingPrompt:
-    """Goes before such a layer's class: the same, for a prompt and a window of any length, none included."""
+    """A base that goes before such a layer's class, for a prompt and a window of any length, none included."""
 
     prefill_keys: torch.Tensor
     prefill_values: torch.Tensor
@@ -243,7 +243,7 @@ class CacheLayout:
 
 
 def tokens_for_every_state(cache: object) -> int:
-    """So many tokens have to be behind ``cache`` until it holds every tensor that it may hold."""
+    """The number of tokens that have to be behind ``cache`` until it holds every tensor that it may hold."""
     return max((tokens_for_an_entry(layer) for layer in _structures(cache, set())), default=0)
 
 

@@ -30,7 +30,7 @@ def compresses(kind: type) -> bool:
 
 
 def tokens_for_an_entry(layer: Compressing) -> int:
-    """So many tokens until the layer holds all that it may hold; 0 for other layers."""
+    """The number of tokens until the layer holds all that it may hold; 0 for other layers."""
     return int(layer.compress_rate) if compresses(type(layer)) else 0
 
 
@@ -46,7 +46,7 @@ def sizes_of_their_own(layer: Compressing) -> Iterator[tuple[torch.Tensor, str, 
 
 
 class Compressing:
-    """Goes before such a layer's class: the same, for any number of tokens and of entries, none included."""
+    """A base that goes before such a layer's class, for any number of tokens and of entries, none included."""
 
     compress_rate: int
     buffer_kv: dict[str, torch.Tensor]
@@ -142,7 +142,7 @@ def step(model: Model, inputs: Mapping[str, object], state: HeldCache) -> tuple[
 
 @contextlib.contextmanager
 def untouched(model: torch.nn.Module) -> Iterator[None]:
-    """Behind it, the modules' attributes are those of before."""
+    """Keep the modules' attributes: behind it they are those of before."""
     before = [(module, dict(vars(module))) for module in model.modules()]
     try:
         yield

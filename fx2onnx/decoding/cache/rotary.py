@@ -101,7 +101,7 @@ class RotaryCalls:
     windows: list[int] = field(default_factory=list)
     tables: dict[tuple[int, tuple[Any, ...]], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     forms: dict[str, bool] = field(default_factory=dict)
-    """By module of transformers: whether pairs of features are neighbours."""
+    """True for each module of transformers whose pairs of features are neighbours."""
 
 
 def is_rotary(module: torch.nn.Module) -> bool:

@@ -18,7 +18,7 @@ _GIVEN = -7  # no token
 
 
 def delays_of(model: Model) -> list[int]:
-    """By how many steps each codebook is written later than the first; empty for models of one token at a time."""
+    """The steps by which each codebook is written later than the first; empty for models of one token at a time."""
     if not hasattr(model, _PATTERN):
         return [int(steps) for steps in getattr(model.config, "delay_pattern", None) or ()]
     count = int(model.config.get_text_config(decoder=True).num_codebooks)

@@ -173,7 +173,7 @@ def _findings(model: Model) -> ImagePromptTrials:
 
 
 def sizes_of(model: Model) -> TrialSizes:
-    """As of other models, with a prompt that has room for the image's places."""
+    """The trial sizes as of other models, with a prompt that has room for the image's places."""
     sizes = unmistakable_sizes(model.config)
     least = _image_tokens(SampleContext(model.config, Options(), model)) + 1
     if sizes.past > least:

@@ -247,7 +247,7 @@ def _grid_of(model: Model, form: Source) -> Grid | None:
 
 
 def _sizes_of_features(model: Model, modality: Modality, form: Source, width: int) -> dict[str, tuple[int, ...]]:
-    """By the name of an output of the encoder, the sizes of a row of it."""
+    """The sizes of a row of each output of the encoder, by the output's name."""
     if not takes_deep_features(model):
         return {modality.features: (width,)}
     outputs: Inputs = run_lightly(model, form.module, form.kwargs)
@@ -255,7 +255,7 @@ def _sizes_of_features(model: Model, modality: Modality, form: Source, width: in
 
 
 def beside_embedded(embed: Source) -> dict[str, tuple[int, ...]]:
-    """By name, the sizes behind [batch, sequence] of what the language model takes beside embedded tokens."""
+    """The sizes behind [batch, sequence] of what the language model takes beside embedded tokens, by name."""
     outputs: Inputs = run_lightly(embed.module, embed.module, embed.kwargs)
     return {key: tuple(value.shape[2:]) for key, value in outputs.items() if key in (PER_LAYER, DEEP, KINDS)}
 

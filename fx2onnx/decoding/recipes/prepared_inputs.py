@@ -100,7 +100,7 @@ def _findings(model: Model) -> PreparedInputTrials:
 
 
 def _ahead(model: Model, sizes: TrialSizes) -> int:
-    """By how many the length of the cache exceeds that of the prompt."""
+    """The number of places by which the length of the cache exceeds that of the prompt."""
     one, two = (tensors_of(_trial(model, sizes.batch, length)[1]) for length in (sizes.past, sizes.encoder))
     for name, state in one.items():
         for short, long in zip(state.shape, two[name].shape, strict=True):

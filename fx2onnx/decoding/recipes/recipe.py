@@ -90,7 +90,7 @@ class FolderRequest:
     logits: str = "all"
     """``last``: of the last position alone, where a graph takes many tokens."""
     images: bool = True
-    """Without them, a model that takes images with its prompt becomes a model of text."""
+    """False for a model of text, made of one that takes images with its prompt."""
     options: Options = field(default_factory=Options)
     """Sizes of the samples."""
 

@@ -275,7 +275,8 @@ CONTRIB: dict[tuple[str, str], Rule] = {
     (MICROSOFT, "SkipLayerNormalization"): _skip_norm,
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_norm,
 }
-"""By domain and operator. An output that a rule leaves out keeps the type that the file declares."""
+"""The rules of operators of other domains, by domain and operator. An output that a rule leaves out keeps the type that
+the file declares."""
 
 
 def infer_contrib(domain: str, call: Call) -> list[Typed]:

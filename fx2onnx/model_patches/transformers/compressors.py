@@ -101,7 +101,7 @@ def _entries(self: Any, name: str, states: Tensor, layer: Any, *, overlapping: b
 
 
 _EMPTY = 2
-"""So many groups of nothing behind the last are worked on, too: no number of groups is a special one."""
+"""The number of empty groups behind the last that are worked on, too: no number of groups is a special one."""
 
 
 def _grouped(numbers: Tensor, ratio: int) -> Tensor:
@@ -114,7 +114,8 @@ def _grouped(numbers: Tensor, ratio: int) -> Tensor:
 def _with_the_group_before(
     values: Tensor, gates: Tensor, groups: Any, name: str, layer: Any, head: int
 ) -> tuple[Tensor, Tensor]:
-    """Beside the second half of each group's numbers, the first half of those of the group before; ``groups`` are filled.
+    """The second half of each group's numbers beside the first half of those of the group before; ``groups`` are
+    filled.
 
     Shapes:  values, gates [batch, .., tokens, 2 * head] -> twice [batch, .., 2 * tokens, head].
     """

@@ -121,7 +121,7 @@ _PLAIN = (("transA", 0), ("transB", 0), ("alpha", 1.0), ("beta", 1.0))
 
 
 MAX_ROWS = 1 << 16
-"""So many indices are looked at."""
+"""The largest number of indices that are looked at."""
 
 
 @dataclass(frozen=True, eq=False)

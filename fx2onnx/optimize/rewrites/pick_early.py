@@ -18,7 +18,7 @@ from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, attributes,
 MAX_NODES = 256
 """The largest number of nodes of a region; larger regions are left as they are."""
 Axes = Mapping[int, int]
-"""By the number of an operand, its axis that is the axis of the result."""
+"""The axis of an operand that is the axis of the result, by the number of the operand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,6 +245,6 @@ ROWS: dict[str, Callable[[ir.Node, int, Dims], Axes]] = {
     "Transpose": _transposed,
     "Reshape": _reshaped,
 }
-"""By operator, the function that gives the axes of operands whose rows make the rows of the result."""
+"""The functions, by operator, that give the axes of operands whose rows make the rows of the result."""
 PRODUCTS = frozenset({"MatMul", "Gemm"})
 """Operators for which the edit is worth it."""

@@ -103,7 +103,8 @@ def _weight_axes(facts: Facts, place: int) -> tuple[int, ...]:
 
 
 def _kept_convolution(facts: Facts, place: int, zero: int) -> Callable[..., _IntegerConvolution] | None:
-    """From the zero points, and an input of the node's dtype, to its convolution; None where the weights are not constant."""
+    """A function of the zero points, and of an input of the node's dtype, that gives its convolution; None where the
+    weights are not constant."""
     kept = kept_weights(facts, place, zero, _weight_axes(facts, place))
     if kept is None or facts.inputs[0] is None:
         return None

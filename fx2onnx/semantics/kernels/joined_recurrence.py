@@ -21,7 +21,8 @@ from fx2onnx.semantics.registry import run_all
 from fx2onnx.semantics.types import Array, widen
 
 JOINED_WIDTH = 64
-"""Up to this hidden size two directions are one recurrence: twice the multiplications take less than twice the calls."""
+"""The largest hidden size at which two directions are one recurrence: twice the multiplications take less than twice
+the calls."""
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ORDERS = {"LSTM": (3, 1, 2, 0), "GRU": (0, 1, 2), "RNN": (0,)}
 """The gates of an operator as the steps want them."""
@@ -97,7 +98,8 @@ def join(op: str, w: Array, r: Array, b: Array | None) -> list[Joined]:
 HALVES = {char: np.asarray(0.5, char) for char in "fd"}
 HALVES = {char: np.asarray(0.5, char) for char in "fd"}
 Walk = Callable[[Array, Array, Array, Array | None], list[Call]]
-"""From a time's projected input, the hidden state before and after it, and its projected input to a GRU's new state, the calls."""
+"""A function of a time's projected input, the hidden state before and after it, and its projected input to a GRU's new
+state, that gives the calls."""
 
 
 class _Ends:

@@ -106,7 +106,7 @@ def layer_normalization(
 
 
 def _rms_norm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
-    """As x, but of the weight's dtype."""
+    """The shape of x with the dtype of the weight."""
     return ((inputs[0].shape, inputs[1].dtype),)
 
 

@@ -13,7 +13,8 @@ from fx2onnx.semantics.types import Array, widen
 
 Activation = Callable[[Array], Array]
 Step = Callable[[Array, list[Array]], list[Array]]
-"""From the projected input of one time and the states to the states after it; the first is the output."""
+"""A function of the projected input of one time and the states that gives the states after it; the first is the
+output."""
 Direction = Callable[[int, list[Activation]], tuple[Step, Array]]
 """The step of a direction and the projected input of all times."""
 

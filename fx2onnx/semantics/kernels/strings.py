@@ -164,7 +164,8 @@ Holds = Callable[[str, int], bool]
 
 @dataclass(slots=True)
 class _State:
-    """Goes on to ``after`` by a character, or to all of ``free`` without one, where ``holds`` allows it."""
+    """A state that goes on to ``after`` by a character, or to all of ``free`` without one, where ``holds`` allows
+    it."""
 
     accepts: Accepts | None = None
     after: int = -1

@@ -1,4 +1,4 @@
-"""From ``AttributeProto`` to what kernels get."""
+"""Attributes as kernels get them, from ``AttributeProto``."""
 
 from __future__ import annotations
 

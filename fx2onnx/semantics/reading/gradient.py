@@ -11,7 +11,7 @@ from fx2onnx.semantics.registry import find_kernel
 from fx2onnx.semantics.schemas import NEWEST_OPSET
 
 Rule = Callable[["Tape", Step, int], Sequence[int]]
-"""From the step and the gradient of its output to the gradients of its inputs."""
+"""A function of the step and the gradient of its output that gives the gradients of its inputs."""
 
 
 class Tape:

@@ -19,7 +19,7 @@ from fx2onnx.semantics.schemas import Parameter, Signature
 from fx2onnx.semantics.types import TENSOR_NAMES, TensorType, listed, type_name
 
 OutputType: TypeAlias = Callable[[Mapping[str, Any], Sequence[str]], str]
-"""From a node's attributes and the types of its inputs to the type of its first output."""
+"""A function of a node's attributes and the types of its inputs that gives the type of its first output."""
 
 
 def types_made(

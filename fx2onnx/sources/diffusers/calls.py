@@ -13,7 +13,7 @@ from fx2onnx.sources.hf.sample_context import main_dtype
 from fx2onnx.sources.source import AxisName
 
 OUT = "out_"
-"""Goes before the name of an output where an input has that name, as diffusers' own ONNX files have it."""
+"""The prefix of the name of an output where an input has that name, as diffusers' own ONNX files have it."""
 NUMBER = "number"
 _DTYPES = {"int64": torch.int64, "bool": torch.bool}
 

@@ -177,7 +177,7 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "MXFP4": Layout(32, 17, 8, 32, 128, _of_table(_E2M1, _nibbles(1)), _mxfp4_scales, step=1),
 }  # fmt: skip
-"""By the name of the layout in GGUF."""
+"""The layouts, by their names in GGUF."""
 
 
 @dataclass(frozen=True)

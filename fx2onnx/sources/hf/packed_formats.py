@@ -271,7 +271,8 @@ FORMATS: dict[str, tuple[Reader, str, tuple[str, ...]]] = {
     "torchao": (torchao, "._weight_qdata", ("._weight_qdata", "._weight_scale", "._weight_zero_point")),
     "fp8": (fp8, ".weight_scale_inv", (".weight_scale_inv", ".weight")),
 }
-"""By ``quant_method``: what reads a layer, the ending of the names that say which layers are quantized, and all endings of such."""
+"""The reader of a layer, the ending of the names that say which layers are quantized, and all endings of such, by
+``quant_method``."""
 
 
 def read(state: State, said: Mapping[str, Any]) -> tuple[dict[str, PackedLinear], dict[str, torch.Tensor]]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 Codes = Callable[[torch.Tensor, int, int], torch.Tensor]
-"""From what is stored to the codes of some rows: [rows, columns], a byte (or a float8) each."""
+"""A function of what is stored that gives the codes of some rows: [rows, columns], a byte (or a float8) each."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class PackedLinear(PackedModule):
         return self.rows_of(self.packed, start, stop)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """In float32 up to the weight's numbers, which have the dtype of ``x``."""
+        """The product, in float32 up to the weight's numbers, which have the dtype of ``x``."""
         codes = self.codes(0, self.rows)
         codes = codes.to(torch.float32) if self.table is None else self.table.to(torch.float32)[codes.long()]
         scale = self.scale.to(torch.float32).repeat_interleave(self.group, 1)[:, : self.columns]

@@ -49,7 +49,8 @@ SYNONYMS: dict[str, str] = {
 
 
 class AutoMapping(Protocol):
-    """From config class to model class, or to several of which the first counts; ``_model_mapping`` has their names."""
+    """A mapping from config class to model class, or to several of which the first counts; ``_model_mapping`` has their
+    names."""
 
     _model_mapping: Mapping[str, str]
 

@@ -19,7 +19,7 @@ from fx2onnx.sources.source import AxisName
 Inputs: TypeAlias = dict[str, torch.Tensor]
 """Arguments of a call by name."""
 Shapes: TypeAlias = dict[str, dict[int, AxisName]]
-"""By argument, the names of its dynamic axes, or what they are by names."""
+"""The names of the dynamic axes of each argument, or functions that give them by names."""
 
 
 class Config(Protocol):

@@ -56,7 +56,7 @@ def instance_normalization(op: Emit, node: ir.Node) -> ir.Value | None:
 
 
 def batch_normalization(op: Emit, node: ir.Node) -> ir.Value | None:
-    """By the statistics that it is given."""
+    """The normalization by the statistics that the node is given."""
     x, *vectors = given(node, 5)
     if (
         attribute(node, "training_mode", 0)

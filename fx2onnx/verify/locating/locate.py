@@ -217,8 +217,8 @@ class _Search:
         return self._report(program, side, name, found, verdict, texts)
 
     def _foreign_fault(self, program: Program, aten: AtenValues, feeds: Mapping[str, Array], engine: str) -> FirstWrong:
-        """In a file of another exporter: values that are like PyTorch's are compared as in a file of our own; where
-        each of them is right, the first nodes whose values are nowhere in PyTorch.
+        """The first wrong node of another exporter's file: values that are like PyTorch's are compared as in a file of
+        our own; where each of them is right, the first nodes whose values are nowhere in PyTorch.
         """
         problem = self._problem(engine, feeds)
         torch.manual_seed(SEED)

@@ -28,7 +28,8 @@ PROMPTS = (512, 1500)
 STEPS = 24
 ROUNDS = 15
 CLOCKS = {1: time.process_time, 2: time.perf_counter}
-"""By threads: of one the processor's, which other work on the machine moves least; two also spend it waiting for each other."""
+"""The clock by the number of threads: for one the processor's, which other work on the machine moves least; two also
+spend it waiting for each other."""
 IN_A_ROW = {1: 1, 2: STEPS}
 """Tokens that one file makes before the next one does, by threads: those of another session spin for a while after its run."""
 OURS, THEIRS = "ours", "theirs"

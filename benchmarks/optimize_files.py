@@ -78,7 +78,7 @@ def write_large(folder: Path) -> None:
 
 
 def simplify(python: str, pairs: list[tuple[Path, Path]]) -> None:
-    """By onnxsim with its defaults, in its own environment."""
+    """Simplify files with onnxsim and its defaults, in its own environment."""
     text = "".join(f"{source} {target}\n" for source, target in pairs)
     subprocess.run([python, "-c", SIMPLIFY], input=text, text=True, check=True, stdout=subprocess.DEVNULL)
 

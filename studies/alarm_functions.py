@@ -76,7 +76,7 @@ def solved(a: Tensor, b: Tensor) -> Tensor:
 
 
 def warped(image: Tensor, a: Tensor, scale: float = 1.0) -> Tensor:
-    """By the inverse of an affine map."""
+    """The image warped by the inverse of an affine map."""
     shift = torch.full((a.shape[0], 2, 1), 0.25)
     grid = F.affine_grid(torch.cat([torch.linalg.inv(a) * scale, shift], -1), list(image.shape), align_corners=False)
     return F.grid_sample(image, grid, align_corners=False)

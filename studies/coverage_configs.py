@@ -254,7 +254,7 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _of_each_layer(config: Mapping[str, Any], shrunk: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
-    """By layer, the fields in which it differs from the others: what remains of such in ``shrunk``."""
+    """The fields in which a layer differs from the others, by layer: what remains of such in ``shrunk``."""
     own = config["per_layer_config"]
     plain = {key: value for key, value in config.items() if key != "per_layer_config"}
     whole = {

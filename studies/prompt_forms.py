@@ -24,7 +24,7 @@ from benchmarks import machine
 
 TASK = "text-generation"
 FORMS = {64: ("small", "small, four layers", "narrow"), 512: ("medium",)}
-"""By width, the forms of a config (``coverage_configs``) of which the first that the model runs in is taken."""
+"""The forms of a config (``coverage_configs``) for each width, of which the first that the model runs in is taken."""
 MODELS = (
     *(
         "mamba",

@@ -24,10 +24,10 @@ from benchmarks import machine
 LIMITS = {"SGD": 1e-4, "AdamW": 1e-3}
 """The largest relative distance of a loss from eager PyTorch's."""
 NOISE = 8.0
-"""So many times eager float32's own error a gradient may be off."""
+"""The multiple of eager float32's own error by which a gradient may be off."""
 BATCHES = 9
 LOSS_NOISE = 4.0
-"""So many times a loss of eager float32 is off from float64 one may be off from it."""
+"""The multiple of the distance of eager float32 from float64 by which a loss may be off."""
 LEAST = 1e-6
 """Errors below are those of rounding, whatever eager float32 makes."""
 

@@ -191,8 +191,8 @@ def written(
 def _dtypes(
     every: list[Case], said: list[str], unsure: frozenset[str]
 ) -> tuple[dict[tuple[str, int], set[Types]], dict[tuple[str, int], set[Types]]]:
-    """By operator and version the dtypes in which a case runs, and those in which every one fails although it asks for nothing
-    that a case which runs in other dtypes does not ask for.
+    """The dtypes in which a case runs, by operator and version, and those in which every one fails although it asks for
+    nothing that a case which runs in other dtypes does not ask for.
     """
     runs: dict[tuple[str, int], set[Types]] = defaultdict(set)
     asked_for: dict[tuple[str, int], list[frozenset[str]]] = defaultdict(list)

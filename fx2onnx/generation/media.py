@@ -73,7 +73,7 @@ _KINDS_OF_TOKENS = "mm_token_type_ids"
 
 
 def encode_media(model: OpenedFolder, given: Mapping[str, Array], ids: Array) -> dict[str, Any]:
-    """By name, what the encoders make of ``given`` and what goes to the language model as it is.
+    """The inputs of the language model by name: what the encoders make of ``given``, and what goes to it as it is.
 
     Raises:   UserError E401 for an input that is missing, unknown or of another shape.
     """

@@ -334,7 +334,7 @@ def _taken_by(manifest: Manifest, *kinds: Kind) -> set[str]:
 
 
 def graph_files(folder: Path, manifest: Manifest) -> dict[str, Path]:
-    """By name where each graph is read from.
+    """The file from which each graph is read, by name.
 
     Raises:   UserError E302 where a graph or weights are missing, or not what was written.
     """

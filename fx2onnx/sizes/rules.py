@@ -137,7 +137,7 @@ _REDUCTIONS: tuple[Callable[[Scalar, Scalar], Reduced | None], ...] = (
 
 
 def _without_inner_remainders(top: Scalar, bottom: Scalar) -> Scalar | None:
-    """By what leaves the same remainder: ``(4 - n % 4) % 4 -> -n % 4``."""
+    """The term that leaves the same remainder: ``(4 - n % 4) % 4 -> -n % 4``."""
     if not isinstance(top, Dim) or type(bottom) is not int or bottom == 0 or top.is_real:
         return None
     inner = [
@@ -166,7 +166,7 @@ def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
 
 
 def _quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
-    """By a sum, by long division: ``(2*s*s + 4*s + 2) // (2*s + 2) -> s + 1``."""
+    """The quotient by a sum, by long division: ``(2*s*s + 4*s + 2) // (2*s + 2) -> s + 1``."""
     if not isinstance(top, Dim) or bottom == 0:
         return None
     if not isinstance(bottom, Dim):

@@ -63,7 +63,7 @@ class Row:
 
     @property
     def axes(self) -> tuple[dict[int, str] | None, ...]:
-        """By input, the names of the dynamic axes."""
+        """The names of the dynamic axes of each input."""
         named = [{axis: word for axis, word in enumerate(_shape(text)) if word in SAMPLE} for text in self.inputs]
         return tuple(each or None for each in named)
 

@@ -226,7 +226,7 @@ def _counted(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> str
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """By the name that Python imports, the versions of all packages that this process can import."""
+    """The versions of all packages that this process can import, by the name that Python imports."""
     names = importlib.metadata.packages_distributions()
     return {name: importlib.metadata.version(found[0]) for name, found in names.items()}
 

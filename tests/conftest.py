@@ -1,4 +1,4 @@
-"""Which tests are the core, which `make matrix` runs in many environments, and which cases are long; random numbers; garbage."""
+"""The core tests, which `make matrix` runs in many environments, and the long cases; random numbers; garbage."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ gc.disable()  # until all tests are collected, which leaves little garbage
 
 
 def is_core(node: str) -> bool:
-    """Whether the test of this name is one of the core."""
+    """Return whether the test of this name is one of the core."""
     return node.partition("::")[0] in CORE and not any(part in node for part in NOT_CORE)
 
 

@@ -145,7 +145,7 @@ MUTANTS = [
 
 
 def survives(mutant: Mutant, copy: Path) -> str:
-    """Why the mutant is a failure, or an empty text where its tests turned red."""
+    """The reason why the mutant is a failure, or an empty text where its tests turned red."""
     path = copy / "fx2onnx" / mutant.file
     text = path.read_text()
     if text.count(mutant.before) != 1:

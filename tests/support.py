@@ -112,7 +112,7 @@ def check(
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions, of Python and of C, are called."""
+    """The number of functions, of Python and of C, that are called."""
     count = 0
 
     def note(frame: object, event: str, arg: object) -> None:

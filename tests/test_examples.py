@@ -25,7 +25,7 @@ from tests.report.browsing import chromium
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 PACKAGES = ROOT / "out" / "web" / "node_modules"
-"""Where ``make browser-test`` puts onnxruntime-web."""
+"""The folder into which ``make browser-test`` puts onnxruntime-web."""
 WITHOUT_TORCH = (
     "import runpy, sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
     "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"

@@ -196,7 +196,8 @@ CAPTURE_MAY_IMPORT: dict[str, set[str]] = {
     "strategies": {"contracts", "python", "shapes", "recording", "attempts"},
     "attempts": {"contracts", "python", "shapes", "recording", "branches", "loops", "strategies"},
 }
-"""Who may import whom within capture/. What lies in no folder is a contract that all may know, or belongs to the attempts."""
+"""The folders of capture/ that each folder may import. What lies in no folder is a contract that all may know, or
+belongs to the attempts."""
 CONTRACTS = {"captured", "op_table", "options", "patches", "rare_roads", "reasons", "registry"}
 SHARED_BY_ATTEMPTS = {"attempt"}
 """The values that strategies and branches take and give: they import nothing of these."""
@@ -467,7 +468,7 @@ LOOKS = {"const_value", "producer", "shape", "dtype", "type", "meta", "uses", "c
 
 
 def looks_past_emit(source: str) -> list[str]:
-    """Where code reads these of anything but ``op`` and torch, or imports what reads them."""
+    """The places where code reads these of anything but ``op`` and torch, or imports what reads them."""
     wrong = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in LOOKS:

@@ -93,7 +93,7 @@ class Deciding(Net):
 
 
 class Raising(Net):
-    """Which branch it is only the data tells; one ends the run."""
+    """A module whose branch only the data tells; one ends the run."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found = super().forward(x)
@@ -108,7 +108,7 @@ class Specializing(Net):
 
 
 class SinglyOtherwise(Net):
-    """Another program for a single row, which is recorded with the number."""
+    """A module with another program for a single row, which is recorded with the number."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[0] == 1:
@@ -197,9 +197,9 @@ class Kind:
     code: str = ""
     after: Callable[[Any, Path], object] = lambda result, folder: None
     is_torchs: bool = False
-    """Whether torch's own tracing makes cycles, so that the collector has to come by."""
+    """True if torch's own tracing makes cycles, so that the collector has to come by."""
     leaves_nodes: bool = False
-    """Whether ``torch.export`` itself keeps some of what it made, no weights among it."""
+    """True if ``torch.export`` itself keeps some of what it made, no weights among it."""
 
 
 KINDS = {

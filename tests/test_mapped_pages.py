@@ -16,7 +16,7 @@ PAGES = 64
 
 
 def present(array: np.ndarray) -> int:
-    """How many pages of the array's memory are mapped."""
+    """The number of pages of the array's memory that are mapped."""
     with open("/proc/self/pagemap", "rb", buffering=0) as file:
         file.seek(8 * (array.ctypes.data // mmap.PAGESIZE))
         entries = np.frombuffer(file.read(8 * PAGES), np.uint64)

@@ -146,7 +146,7 @@ SIGNATURES = {
     "UserError": _ERROR,
     "VerificationError": _ERROR,
 }
-"""Of every public function, method and error, as text."""
+"""The signature of every public function, method and error, as text."""
 
 
 def test_public_names() -> None:

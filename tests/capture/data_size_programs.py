@@ -19,7 +19,8 @@ from tests.capture import data_size_uses, two_data_size_uses
 
 @dataclass(frozen=True)
 class Way:
-    """How Python gets numbers from ``data``: ``read(x, data)`` gives those that ``tell(*numbers)`` has put there."""
+    """A way in which Python gets numbers from ``data``: ``read(x, data)`` gives those that ``tell(*numbers)`` has put
+    there."""
 
     tell: Callable[..., Tensor]
     read: Callable[[Tensor, Tensor], Any]
@@ -70,7 +71,7 @@ WAYS_OF_TWO: Mapping[str, Way] = {
 AXES: Mapping[str, dict[int, str]] = {"": {}, "rows": {1: "rows"}, "batch and rows": {0: "batch", 1: "rows"}}
 
 ROWS, NUMBER, NUMBERS = 8, 4, (2, 3)
-"""Of the example inputs."""
+"""The sizes of the example inputs."""
 OTHERS = [(8, 2, 8), (8, 2, 1), (8, 2, 5), (8, 2, 0), (5, 2, 5), (11, 2, 7), (11, 3, 11), (6, 1, 3), (8, 2, 11)]
 """Rows, batch, number."""
 OTHERS_OF_TWO = [

@@ -188,7 +188,7 @@ SIZES: Mapping[str, Callable[[Any], Any]] = {
         "comb",
     )
 }
-"""Of these, some that are sizes of a result, too."""
+"""Some of these, which are sizes of a result, too."""
 
 PROGRAMS: Mapping[str, Program] = {
     "numel of a shape": lambda x: x * x.shape.numel(),
@@ -352,4 +352,4 @@ NEEDS_A_NUMBER: Mapping[str, Program] = {
 OF_EVERY_OPSET = (
     "bit_length", "and of itself", "xor", "log2", "log10", "exp", "real mod", "power of two", "gcd", "isqrt",
 )  # fmt: skip
-"""Whose operators differ from opset to opset."""
+"""Programs whose operators differ from opset to opset."""

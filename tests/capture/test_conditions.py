@@ -288,7 +288,7 @@ def runs(program: Any, size: int) -> torch.Tensor | None:
 
 
 def allowed(result: Any, size: int) -> bool:
-    """Whether the conditions in the file take ``n == size``."""
+    """Return whether the conditions in the file take ``n == size``."""
     properties = result.model.metadata_props
     found = size_conditions.read(properties.get(size_conditions.METADATA_KEY, "[]"))
     return all(condition.holds({"n": size}) for condition in found)

@@ -8,10 +8,10 @@ from studies.data_size_programs import examine
 from tests.capture.data_size_programs import PROGRAMS
 
 EVERY = 131
-"""Of the programs, which differ in their uses first, then in their ways and axes."""
+"""The number of programs of which one is tried: they differ in their uses first, then in their ways and axes."""
 NAMES = list(PROGRAMS)
 MOST_REFUSED = 0.03
-"""Of the programs: those whose number of parts data tells."""
+"""The share of programs that may be refused: those whose number of parts data tells."""
 
 
 @pytest.mark.parametrize("name", NAMES[::EVERY])

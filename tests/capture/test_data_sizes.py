@@ -15,7 +15,7 @@ from fx2onnx.sizes.assumptions import Assumption
 from tests.support import check, run_engines
 
 GRID = torch.tensor([[1, 4, 6], [2, 8, 2]])
-"""Of each image: frames, rows and columns of patches."""
+"""The frames, rows and columns of patches of each image."""
 GRIDS = [
     torch.tensor([[1, 2, 2], [1, 2, 4]]),
     torch.tensor([[3, 6, 4], [1, 10, 2]]),

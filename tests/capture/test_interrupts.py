@@ -132,7 +132,7 @@ _CODE_PATCHES: list[code_patch.CodePatch] = []
 
 
 def places(run: Callable[[], object], files: tuple[str, ...]) -> dict[Place, int]:
-    """How often ``run`` comes to each line of ``files``."""
+    """The number of times that ``run`` comes to each line of ``files``."""
     found: dict[Place, int] = {}
 
     def local(frame: FrameType, event: str, _: Any) -> Any:

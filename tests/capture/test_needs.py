@@ -103,7 +103,7 @@ FEW: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", FEW)
 def test_a_number_of_a_few_is_each_of_them(name: str) -> None:
-    """How many parts or turns there are is decided in the file; a part that is not there ends the run."""
+    """The file decides how many parts or turns there are; a part that is not there ends the run."""
     torch.manual_seed(0)
     result = fx2onnx.export(FEW[name], (torch.randn(9, 2),), dynamic_shapes=({0: "n"},))
     at_every_size(FEW[name], result, [torch.randn(size, 2) for size in SIZES])
@@ -145,7 +145,7 @@ def test_where_few_are_too_many_the_samples_is_a_condition() -> None:
 
 
 def test_a_reshape_of_several_sizes_is_for_those_that_it_divides() -> None:
-    """Where the sample has one window, the window is no expression of the sample's size."""
+    """A sample with one window: the window is no expression of the sample's size."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         rows = (x[1::3] * 2)[:, x.shape[1] // 2 :]
@@ -319,8 +319,8 @@ def test_a_file_of_sizes_from_data_fails_where_eager_pytorch_raises(name: str) -
 
 NORMS = ("norm of instances", "norm of groups")
 FAILS_MORE = {0: NORMS, -9: (*NORMS, "turn by data"), -1: ("turn by data", "transform of planes")}
-"""Where a file fails and eager PyTorch does not: of no elements onnxruntime's kernel ends the process; a circular pad that
-crops, and a transform of -1 points, which stands for all."""
+"""Cases in which a file fails and eager PyTorch does not: of no elements onnxruntime's kernel ends the process; a
+circular pad that crops, and a transform of -1 points, which stands for all."""
 
 
 REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -42,8 +42,8 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "dispatch keys, autocast": lambda: torch.autocast("cpu", torch.bfloat16).__enter__(),
     "modes that are on": lambda: OperatorMode().__enter__(),
 }
-"""How forward changes what a capture changes, too. torch ends its transforms itself; only an interrupt leaves one
-(``test_interrupts.py``).
+"""Actions by which forward changes what a capture changes, too. torch ends its transforms itself; only an interrupt
+leaves one (``test_interrupts.py``).
 """
 
 

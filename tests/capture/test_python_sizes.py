@@ -32,7 +32,7 @@ PINNED = {
     "text times a size": "a text of that length",
     "interpolated by a factor": "the factor is an attribute of the operator",
 }
-"""Why a size is refused as E105."""
+"""The reason why a size is refused as E105."""
 
 
 def samples(name: str) -> list[tuple[torch.Tensor]]:

@@ -1,4 +1,5 @@
-"""How people write windows, halves, paddings and blocks of any length: one file, right at other sizes in both engines."""
+"""Windows, halves, paddings and blocks of any length as people write them: one file, right at other sizes in both
+engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which strategy ``capture="auto"`` takes, and what it says of the others."""
+"""The strategy that ``capture="auto"`` takes, and what it says of the others."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def eager(program: Program, size: Size) -> torch.Tensor | None:
 
 
 def looked_at(program: Program, sample: Size, sizes: Iterable[Size]) -> tuple[list[Any], list[Size], Any]:
-    """Where the file is wrong, where it refuses what eager PyTorch takes, and the export."""
+    """The sizes at which the file is wrong, those that it refuses and eager PyTorch takes, and the export."""
     result = fx2onnx.export(program, (image(sample),), dynamic_shapes=({2: "h", 3: "w"},))
     session = InferenceSession(result.model_proto.SerializeToString())
     (name,) = (value.name for value in session.get_inputs())
@@ -145,7 +145,7 @@ def test_a_program_on_the_command_line_decides_as_one_in_a_file(name: str) -> No
 
 
 MOST_REFUSED = 2
-"""Of fifty programs, that are E105."""
+"""The largest number of E105 among fifty programs."""
 MOST_TIGHT = 3
 """That refuse a pair of sizes that eager PyTorch takes."""
 

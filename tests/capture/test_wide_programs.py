@@ -16,7 +16,7 @@ from tests.capture.wide_programs import drawn
 
 SIZES = range(1, 65)
 MOST_REFUSED = 2
-"""Of fifty programs, that are E105."""
+"""The largest number of E105 among fifty programs."""
 
 
 def image(size: int) -> torch.Tensor:

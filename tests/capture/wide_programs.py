@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 Step = Callable[[torch.Tensor, int, int, int], torch.Tensor]
-"""Of the tensor and numbers from 1 to 4, 1 to 3, and 0 to 2."""
+"""A function of the tensor and numbers from 1 to 4, 1 to 3, and 0 to 2."""
 
 
 def _cut_if_long(x: torch.Tensor, a: int, b: int, c: int) -> torch.Tensor:

@@ -107,7 +107,7 @@ def shown(arguments: tuple[str, ...], width: int | None, monkeypatch: pytest.Mon
 WIDTHS = (80, 120, 200, None)
 SLOW = ("export-many", "profile", "train", "optimize")
 RUNS = [(name, width) for name in COMMANDS for width in WIDTHS if name not in SLOW or width in (80, None)]
-"""Of what takes seconds, the narrowest and a pipe."""
+"""The runs: of commands that take seconds, the narrowest width and a pipe."""
 
 
 def test_every_command_is_here() -> None:

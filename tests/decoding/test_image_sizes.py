@@ -42,7 +42,7 @@ SIZES: list[list[list[tuple[int, int]]]] = [
     [[(2, 10)], [(12, 4)]],
     [[(8, 2), (6, 6)], [(2, 2)]],
 ]
-"""Of each prompt, rows and columns of patches of its images; the sample has 4 and 4."""
+"""The rows and columns of patches of each prompt's images; the sample has 4 and 4."""
 
 
 def model_of(name: str) -> Any:

@@ -46,7 +46,7 @@ def disguised(model: onnx.ModelProto, seed: int = 0, *, keeps_origin: bool = Fal
 
 
 def shuffle(graph: onnx.GraphProto, rng: random.Random) -> None:
-    """Another order of the nodes in which each comes behind those that it reads."""
+    """Shuffle the nodes so that each still comes behind those that it reads."""
 
     def read(node: onnx.NodeProto) -> set[str]:
         inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]

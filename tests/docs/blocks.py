@@ -92,7 +92,7 @@ def undone() -> Iterator[None]:
 
 
 def _is_of_a_page(entry: Any) -> bool:
-    """Whether a function in it is written in a block."""
+    """Return whether a function in it is written in a block."""
     if isinstance(entry, list | dict):
         return any(_is_of_a_page(each) for each in (entry.values() if isinstance(entry, dict) else entry))
     names = ("function", "compute", "fn")
@@ -180,7 +180,7 @@ def _fx2onnx(block: Block, arguments: list[str]) -> None:
 
 
 def _pip(block: Block, arguments: list[str]) -> None:
-    """Of what is installed, extras are those that there are."""
+    """Install nothing: extras are those that are installed."""
     assert arguments[0] == "install", block.place
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for extras in re.findall(r"(?:\.|fx2onnx)\[([\w,]+)\]", " ".join(arguments)):

@@ -26,7 +26,7 @@ CALLS = frozenset([
 Fault: TypeAlias = Callable[[str, tuple[Any, ...]], None]
 """Gets the call's name and arguments, as the audit hook does."""
 SECOND_WRITER_SECONDS = 0.05
-"""How long the first writer stands still; the second may be waiting for its lock."""
+"""The time for which the first writer stands still; the second may be waiting for its lock."""
 
 
 def is_stage(name: str) -> bool:

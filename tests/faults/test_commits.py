@@ -39,7 +39,7 @@ FILES = ("files/staging.py", "files/folder_commit.py", "irx/io.py", "irx/model_f
          "irx/data_file.py", "exporting/folder.py")  # fmt: skip
 SLOW = pytest.mark.slow  # the same as the shorter ones, on more files
 SIZE = 600
-"""Of a weight: more than ``EXTERNAL_MIN_BYTES``."""
+"""The size of a weight: more than ``EXTERNAL_MIN_BYTES``."""
 
 
 def model(number: float, weights: int = 2) -> ir.Model:
@@ -166,7 +166,7 @@ def check_after(case: Case, error: BaseException | None, lasting: bool = False) 
 
 
 def is_in_order(states: list[str]) -> bool:
-    """Whether the new state, once it is there, stays."""
+    """Return whether the new state, once it is there, stays."""
     return set(states) == {"old", "new"} and states == sorted(states, key=("old", "new").index)
 
 

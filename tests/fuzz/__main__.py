@@ -24,7 +24,7 @@ from tests.fuzz.watch import watched
 SECONDS = 20.0
 """For one case, on a busy machine."""
 MORE_BYTES = 4 << 30
-"""Of address space, beyond what the imports took."""
+"""The address space, beyond what the imports took."""
 
 
 class Hangs(BaseException):
@@ -76,7 +76,7 @@ def run(target: str, seed: int, numbers: range, current: Any, results: Any) -> N
 
 
 def run_target(target: str, seed: int, numbers: range) -> int:
-    """How many faults there are; each is printed."""
+    """The number of faults; each is printed."""
     context = multiprocessing.get_context("fork")
     current = context.Value(ctypes.c_long, -1)
     receiver, sender = context.Pipe(duplex=False)

@@ -27,7 +27,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "max": max, "min": min,
 }  # fmt: skip
 _SECONDS = 0.25
-"""Of the processor; the bounds allow some milliseconds."""
+"""The limit of processor time; the bounds allow some milliseconds."""
 
 
 def case(rng: random.Random, _: Path | None = None) -> None:

@@ -47,7 +47,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["onnxruntime", "runner"])
 def test_greedy_tokens_are_the_same(engine: str, pair: tuple[Path, Path]) -> None:
-    """Of a drafter that is never right and of one that always is, up to the last position that there is."""
+    """A drafter that is never right and one that always is, up to the last position that there is."""
     model = fx2onnx.load(pair[0], engine=engine)
     wanted = model.generate(PROMPT, max_new_tokens=27)
     for assistant in pair[::-1]:

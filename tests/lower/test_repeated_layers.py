@@ -17,7 +17,7 @@ from tests.support import check
 
 
 class Counted:
-    """How many nodes an export stamps."""
+    """A counter of the nodes that an export stamps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nodes = 0

@@ -1,4 +1,4 @@
-"""Where the form of an overload comes from: our entry, PyTorch's decomposition, onnxscript's torchlib, or one refusal."""
+"""The source of an overload's form: our entry, PyTorch's decomposition, onnxscript's torchlib, or one refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the last chunks of a past begin: the patch cuts as the function does, at every length of the past."""
+"""The beginning of the last chunks of a past: the patch cuts as the function does, at every length of the past."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Kernel(NamedTuple):
     """``call(kernel, *inputs)``."""
     reference: Callable[..., Any]
     inputs: Callable[[int], tuple[Tensor, ...]]
-    """Of that size, which is dynamic on ``axes``."""
+    """The inputs at a size, which is dynamic on ``axes``."""
     axes: tuple[Any, ...] = ()
     """By input, the axes that are dynamic."""
 

@@ -1,4 +1,4 @@
-"""Which functions a patch serves for, and what their calls become."""
+"""The functions that a patch serves for, and what their calls become."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_attention_of_a_single_token_is_no_other_program() -> None:
 
 
 def test_a_single_window_is_as_causal_as_several() -> None:
-    """Whether there is one query decides nothing where none is causal, also where the size is a product."""
+    """A single query decides nothing where none is causal, also where the size is a product."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     class Attention(torch.nn.Module):

@@ -19,7 +19,7 @@ X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
 class Scaled(nn.Module):
-    """Another factor where it is traced."""
+    """A module with another factor where it is traced."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 3 if is_tracing(x) or is_tracing() else x * 2

@@ -44,8 +44,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def difference(got: np.ndarray, want: torch.Tensor, tolerance: tuple[float, float] | None = None) -> str:
-    """Why ``got`` is not ``want``; empty where it is. dtype (bfloat16 travels as float32), shape, NaN positions and
-    infinities must agree; numbers within ``tolerance`` (default: ``TOLERANCES``)."""
+    """The reason why ``got`` is not ``want``; empty where it is."""
     pair = real_pair(want)
     expected = to_numpy(pair)
     if got.dtype != expected.dtype:
@@ -94,8 +93,8 @@ def in_float64(call: Any) -> list[torch.Tensor] | None:
 
 
 def is_nearer(got: np.ndarray, want: torch.Tensor, exact: torch.Tensor, tolerance: tuple[float, float]) -> bool:
-    """Whether ``got`` is float64's value within ``tolerance``, or hardly further from it than eager's ``want``: then it
-    is eager that rounds (or overflows) on the way."""
+    """Return whether ``got`` is float64's value within ``tolerance``, or hardly further from it than eager's ``want``:
+    then it is eager that rounds (or overflows) on the way."""
     if not want.is_floating_point() or exact.dtype != torch.float64 or got.shape != tuple(exact.shape):
         return False
     if not difference(got, exact.to(want.dtype), tolerance):
@@ -171,7 +170,7 @@ def resolve_indices(call: Any, outputs: list[np.ndarray], wanted: list[torch.Ten
 
 
 def has_free_values(call: Any) -> bool:
-    """Whether the values of the outputs are random or unset."""
+    """Return whether the values of the outputs are random or unset."""
     name = call.overload._schema.name.removeprefix("aten::")
     if name in DROPOUTS:
         filled = fill_defaults(call.overload, call.args, call.kwargs)
@@ -182,7 +181,7 @@ def has_free_values(call: Any) -> bool:
 
 
 def is_up_to_signs(call: Any) -> bool:
-    """Whether the call gives vectors of a decomposition of real matrices."""
+    """Return whether the call gives vectors of a decomposition of real matrices."""
     name = call.overload._schema.name.rpartition("::")[2].strip("_").removeprefix("linalg_")
     return name in ("svd", "eigh") and not any(leaf.is_complex() for leaf in call.outputs)
 

@@ -242,7 +242,7 @@ def test_in_other_opsets(name: str, opset: int) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_of_images_of_any_size(stride: int) -> None:
-    """Which rows no window reaches differs from size to size."""
+    """The rows that no window reaches differ from size to size."""
 
     def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.avg_pool2d(F.conv2d(x, w, stride=stride, padding=1), 2)

@@ -288,7 +288,7 @@ def test_both_get_numbers_that_the_file_can_have() -> None:
 
 
 def test_what_a_target_may_not_have_in_16_bits_stays_in_float32() -> None:
-    """Of Asinh in float16 qnn's table says nothing."""
+    """Asinh in float16, of which qnn's table says nothing."""
     result = fx2onnx.export(
         lambda x: torch.asinh(x @ x) @ x, (torch.randn(4, 4),), None, dtype="float16", target="qnn", verify=False
     )

@@ -48,7 +48,7 @@ class Opened:
             self.complaints.append(f"asks for {url}")
 
     def is_at_top(self) -> bool:
-        """Whether the title and the first card are in sight, as the page was opened."""
+        """Return whether the title and the first card are in sight, as the page was opened."""
         places = (self.page.locator(place).first.bounding_box() for place in ("h1", "#cards div"))
         height = self.page.viewport_size["height"]
         return self.page.evaluate("scrollY") == 0 and all(0 <= place["y"] < height for place in places)

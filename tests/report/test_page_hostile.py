@@ -36,7 +36,7 @@ def opened(browser: Any, tmp_path: Path) -> Opened:
 
 
 def run_by_a_name(opened: Opened) -> bool:
-    """Whether a name ran, or wrote into what all objects share."""
+    """Return whether a name ran, or wrote into what all objects share."""
     opened.page.wait_for_timeout(50)
     return bool(opened.page.evaluate("() => { for (const name in {}) return true; return 'pwned' in window; }"))
 

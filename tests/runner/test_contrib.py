@@ -17,7 +17,8 @@ Array = np.ndarray
 MICROSOFT = "com.microsoft"
 F16, F32, F64 = np.float16, np.float32, np.float64
 ROUNDING = {F16: 4e-3, F32: 2e-6, F64: 1e-12}
-"""Of numbers around 1: a few units in the last place, more of half precision, which is rounded at each step."""
+"""Tolerances of numbers around 1: a few units in the last place, more of half precision, which is rounded at each
+step."""
 
 
 BEFORE_10 = {"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"}
@@ -52,7 +53,7 @@ def model_of(op_type: str, feeds: Mapping[str, Array | None], outputs: str, doma
 def results(
     op_type: str, feeds: Mapping[str, Array | None], outputs: str = "y", domain: str = MICROSOFT, **attrs: Any
 ) -> tuple[list[Array], list[Array]]:
-    """Of the runner, and of onnxruntime."""
+    """The results of the runner, and of onnxruntime."""
     model = model_of(op_type, feeds, outputs, domain, attrs)
     given = {name: value for name, value in feeds.items() if value is not None}
     options = onnxruntime.SessionOptions()

@@ -173,7 +173,7 @@ def test_a_grid_of_no_numbers(mode: str, padding_mode: str, expected: list[float
 def test_pixels_of_no_numbers_reach_only_where_pytorch_reads_them(
     mode: str, padding_mode: str, align_corners: int
 ) -> None:
-    """Of a pixel that lies outside or has no weight, too."""
+    """The gradient of a pixel that lies outside or has no weight, too."""
     along = np.array([0, 0.3, 1, 1.4, -1.7, 30, -1e9, 1e20, np.inf, np.nan], np.float32)
     places = np.stack(np.meshgrid(along, along), -1)[None].astype(np.float32)
     image = np.where(np.arange(12) % 3 == 0, np.inf, np.where(np.arange(12) == 7, np.nan, 1)).astype(np.float32)

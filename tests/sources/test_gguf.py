@@ -260,7 +260,7 @@ def patched(start: int, content: bytes) -> Callable[[bytes], bytes]:
 
 
 def with_type(data: bytes, kind: int) -> bytes:
-    """Another layout for the first tensor."""
+    """The file with another layout for the first tensor."""
     at = data.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
     return data[:at] + struct.pack("<I", kind) + data[at + 4 :]
 

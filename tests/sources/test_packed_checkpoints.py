@@ -296,7 +296,7 @@ def test_pages_of_codes_are_given_back_as_they_are_written(
 
 @pytest.mark.long
 def test_a_capture_computes_no_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each of some hundred layers it would cost more than all else."""
+    """A capture of some hundred layers would cost more than all else if it computed codes."""
     checkpoint(tmp_path, "gptq")
     source = resolve(f"hf:{tmp_path}")
     monkeypatch.setattr(PackedLinear, "forward", lambda self, x: pytest.fail("the layer was computed"))

@@ -18,7 +18,7 @@ from tests.steps.graphs import GRAPHS, normal, text, weights
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 FILES = sorted(FOREIGN.glob("*.onnx"))
 ONNXSIM: dict[str, int] = json.loads((FOREIGN / "onnxsim.json").read_text())
-"""How many nodes onnxsim leaves, measured by ``benchmarks/optimize_files.py``."""
+"""The number of nodes that onnxsim leaves, measured by ``benchmarks/optimize_files.py``."""
 
 
 def test_there_are_files_of_many_tools() -> None:

@@ -133,7 +133,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 @pytest.mark.long
 def test_large_weights_are_never_there_twice(tmp_path: Path) -> None:
-    """Of 98 MB that are mapped and written piece by piece, less than half of it counts as memory beside the mapped pages."""
+    """Less than half of 98 MB that are mapped and written piece by piece counts as memory beside the mapped pages."""
     body = "g (float[N, 3, 8, 8] x, float[N, 5000] z) => (float[N, 4, 6, 6] y, float[N, 5000] u) { i = Identity (z) a = MatMul (i, v) u = MatMul (a, w) c = Conv (x, k) y = BatchNormalization (c, s, s, s, s) }"
     for name, width in (("small", 10), ("large", 3500)):
         proto = weights(text(body.replace("5000", str(width))), v=normal(width, width), w=normal(width, width, seed=1), k=normal(4, 3, 3, 3), s=np.ones(4, np.float32))  # fmt: skip

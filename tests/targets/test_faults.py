@@ -136,11 +136,12 @@ WRONG: dict[str, tuple[list[Any], list[Any]]] = {
     "attention-scores-causal": ([attention(1, 2)], [attention(0, 2), attention(1, 0), attention(1, 3)]),
     "max-unpool-output-shape": ([unpooled(5, 5)], [unpooled()]),
 }
-"""Of each fault: files that meet it, and files like them that do not."""
+"""Files that meet each fault, and files like them that do not."""
 
 
 def is_wrong(model: Any) -> bool:
-    """Whether onnxruntime gives something else than the runner and ``onnx.reference``, which agree, or does not open it."""
+    """Return whether onnxruntime gives something else than the runner and ``onnx.reference``, which agree, or does not
+    open it."""
     numbers = np.random.default_rng(0)
     feeds = {}
     for given in model.graph.input:
@@ -180,7 +181,7 @@ class PaddedPool(nn.Module):
 
 
 def test_a_verification_names_a_known_fault(tmp_path: Path) -> None:
-    """Of a file in the form that onnxruntime takes wrongly; an export has another."""
+    """A file in the form that onnxruntime takes wrongly; an export has another."""
     args = (-1 - torch.rand(1, 1, 6, 6),)
     onnx.save(pooled("MaxPool", [1, 0, 0, 2]), tmp_path / "model.onnx")
     verdict = verify(tmp_path / "model.onnx", PaddedPool(), args)

@@ -36,7 +36,7 @@ class Call(nn.Module):
 
 
 def results(path: Path, x: Tensor) -> list[np.ndarray[Any, Any]]:
-    """Of onnxruntime and of the runner."""
+    """The results of onnxruntime and of the runner."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     with np.errstate(all="ignore"):

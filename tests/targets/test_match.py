@@ -24,7 +24,7 @@ def release() -> str:
 
 
 def opens(model: bytes) -> bool | None:
-    """Whether onnxruntime opens it; None where something else than a kernel stands in its way."""
+    """Return whether onnxruntime opens it; None where something else than a kernel stands in its way."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1

@@ -23,7 +23,7 @@ from tools.target_probes import by_node, tried
 
 SAMPLE = 120
 WEB = Path(__file__).parents[2] / "out" / "web"
-"""Where ``make browser-test`` installs onnxruntime-web."""
+"""The folder into which ``make browser-test`` installs onnxruntime-web."""
 MODULES = {"qnn": "onnxruntime_qnn", "rten": "rten_convert"}
 """Modules of packages that are named otherwise than the runtime."""
 LEAST_THAT_RUN = {"wonnx": 0.1}

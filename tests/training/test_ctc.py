@@ -49,7 +49,7 @@ def _compared(path: Path, loss: Any, targets: dict[str, torch.Tensor], other: di
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("inputs", [FITTING, SHORT])
 def test_lengths_as_numbers(is_joined: bool, reduction: str, inputs: list[int], tmp_path: Path) -> None:
-    """Where a sequence is too short for its target the gradient is 0 on demand, else not a number, as autograd's is."""
+    """A sequence that is too short for its target: the gradient is 0 on demand, else not a number, as autograd's is."""
     joined = torch.cat([row[:length] for row, length in zip(TARGETS, LENGTHS, strict=True)])
     targets = joined if is_joined else TARGETS
 

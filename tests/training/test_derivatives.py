@@ -178,7 +178,7 @@ def test_a_reentrant_checkpoint_without_a_gradient_in_has_none_out() -> None:
 
 @pytest.mark.parametrize("layer", [nn.LayerNorm(3), nn.LayerNorm(3, bias=False), nn.GroupNorm(3, 3), nn.BatchNorm1d(3)])
 def test_a_norm_of_the_input_itself(layer: nn.Module) -> None:
-    """Which has no gradient: only weights and biases do."""
+    """A norm of the input, which has no gradient: only weights and biases do."""
     module = nn.Sequential(layer, nn.Linear(3, 2)).train()
     training = fx2onnx.Training(F.mse_loss, (torch.ones(5, 2),), torch.optim.SGD(module.parameters(), lr=0.1))
     result = fx2onnx.export(module, (X,), training=training, verify=True)

@@ -1,4 +1,4 @@
-"""How far answers move on the user's own inputs: metrics, how arrays become calls, and what is wrong with them."""
+"""The distance of answers on the user's own inputs: metrics, how arrays become calls, and what is wrong with them."""
 
 from __future__ import annotations
 

@@ -421,7 +421,7 @@ def values_of(proto: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_harmful(mutant: Mutant, feeds: dict[str, Any], right: dict[str, Any]) -> bool:
-    """Whether onnxruntime runs the mutant to other outputs."""
+    """Return whether onnxruntime runs the mutant to other outputs."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -440,7 +440,7 @@ def is_harmful(mutant: Mutant, feeds: dict[str, Any], right: dict[str, Any]) -> 
 def shares_found(
     module: nn.Module, args: Any, kwargs: Any, proto: onnx.ModelProto, feeds: Any, count: int, path: Path
 ) -> tuple[int, list[str]]:
-    """How many harmful mutants there are, and those of which another node than the mutated or its reader is named first."""
+    """The number of harmful mutants, and those of which another node than the mutated or its reader is named first."""
     right = values_of(proto, feeds)
     missed, total = [], 0
     for mutant in mutants(proto, {name: value.shape for name, value in right.items()}, count):

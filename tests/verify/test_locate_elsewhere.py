@@ -42,7 +42,7 @@ def module() -> Padded:
 
 @pytest.fixture
 def proto(module: Padded, tmp_path: Path) -> onnx.ModelProto:
-    """Of a file that is right."""
+    """A file that is right."""
     shapes = {"ids": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}}
     fx2onnx.export(module, (IDS, MASK), tmp_path / "net.onnx", external_data=False, dynamic_shapes=shapes)
     assert locate(tmp_path / "net.onnx", module, (IDS, MASK)) is None

@@ -1,4 +1,4 @@
-"""How many rows a selection has may hang on rounding: the file is right with either number, and with no other."""
+"""Selections whose number of rows hangs on rounding: the file is right with either number, and with no other."""
 
 from __future__ import annotations
 

@@ -479,7 +479,7 @@ def test_what_is_too_much_work_is_left_out_and_said(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_size_that_eager_pytorch_runs_by_broadcasting_alone_is_none() -> None:
-    """Another input says how many rows there are: of x a single one would be taken for all of them."""
+    """A single row of x, taken for all of them, where another input says how many rows there are."""
 
     class Rows(nn.Module):
         def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -521,14 +521,14 @@ def test_declared_sizes_of_outputs_are_true(declared: list[int | str], tmp_path:
 
 
 class Totals(nn.Module):
-    """Of any number of rows, none included."""
+    """Totals of any number of rows, none included."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sum(0)
 
 
 class OneForNone(Totals):
-    """Another result where there are no rows, and only there."""
+    """Totals with another result where there are no rows, and only there."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sum(0) + (1 - torch.ones_like(x[:, 0]).sum().clamp(max=1))

@@ -1,4 +1,4 @@
-"""Which inputs a verification tries hangs on the arguments alone, whatever the clock says."""
+"""The inputs that a verification tries hang on the arguments alone, whatever the clock says."""
 
 from __future__ import annotations
 

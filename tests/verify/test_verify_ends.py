@@ -170,7 +170,7 @@ def test_what_a_file_declares_of_no_rows_is_a_note(forward: Forward) -> None:
 
 @pytest.mark.parametrize("rows", [3, 40])
 def test_distances_of_infinite_numbers_decide_nothing(rows: int) -> None:
-    """Of more than 25 rows PyTorch's are NaN there, of fewer ones infinite."""
+    """Distances of infinite numbers: for more than 25 rows PyTorch's are NaN there, for fewer ones infinite."""
 
     def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.where(torch.cdist(x, y) ** 2 > 1, -1.0, torch.cdist(x, y))

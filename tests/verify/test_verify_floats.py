@@ -113,7 +113,7 @@ def test_rows_whose_keys_are_all_masked(norm_first: bool) -> None:
 
 
 def test_places_of_maxima_among_nan() -> None:
-    """Of several NaN in a window each kernel picks another."""
+    """Several NaN in a window, of which each kernel picks another."""
     forward = lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)  # noqa: E731
     verdict = verified(forward, forward, PICTURE)
     assert verdict.ok, verdict.describe()

@@ -330,7 +330,8 @@ def test_switches_are_turned(shape: tuple[int, ...], value: bool) -> None:
 @pytest.mark.parametrize("units", [0.0, 1.0])
 @pytest.mark.parametrize("is_own", [True, False])
 def test_few_codes_are_a_step_off(is_own: bool, units: float) -> None:
-    """Of one in 32 the next code, of as many the one before; without units none, and none beyond those that there are."""
+    """The next code of one number in 32, and the one before of as many; without units none, and none beyond those that
+    there are."""
     from torch.ao.quantization.fx import _decomposed  # noqa: F401   makes the operators
 
     x = torch.linspace(-3, 3, 64_000)

@@ -142,7 +142,7 @@ def test_the_scale_of_another_place_is_found(residual: tuple[nn.Module, onnx.Mod
 def test_parts_that_are_quantised_each_for_itself_keep_the_check_of_all_scales(
     exported: tuple[nn.Module, onnx.ModelProto], residual: tuple[nn.Module, onnx.ModelProto]
 ) -> None:
-    """Which part a node of the file belongs to, is not known: a scale of the other part passes, one of none does not."""
+    """A node of the file that may belong to either part: a scale of the other part passes, one of none does not."""
     both = nn.ModuleList([exported[0], residual[0]])
     assert scales_that_differ(residual[1], both) == []
     assert scales_that_differ(exchanged(residual[1], 0, 2), both) == []

@@ -21,7 +21,7 @@ MOST = 7
 SIZES = [(2, 32, 48), (1, 9, 70), (3, 70, 9), (1, 8, 8), (2, 33, 17), (1, 16, 15), (1, 100, 100)]
 AXES = {0: "batch", 2: "height", 3: "width"}
 runs: list[int] = []
-"""Of whole modules."""
+"""The runs of whole modules."""
 last: dict[str, object] = {}
 
 

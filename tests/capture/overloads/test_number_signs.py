@@ -1,4 +1,4 @@
-"""Which numbers of a graph are >= 0 whatever the data is."""
+"""Numbers of a graph that are >= 0 whatever the data is."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def agree(func: Any, *args: Any) -> bool:
-    """Whether the rule answers; if it does, it must answer as the fake run does."""
+    """Return whether the rule answers; if it does, it must answer as the fake run does."""
     mode = FakeMode()
     with mode, torch.no_grad():
         fakes = tuple(mode.from_real(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)

@@ -17,7 +17,7 @@ from fx2onnx.sources.policies import ACTION, CONTRACT
 from fx2onnx.sources.source import DEFAULT_BATCH, Source
 
 Statistics: TypeAlias = Mapping[str, Mapping[str, object]]
-"""By feature, ``mean``, ``std``, ``min``, ``max`` and quantiles, as ``LeRobotDataset.meta.stats`` has them."""
+"""The ``mean``, ``std``, ``min``, ``max`` and quantiles of each feature, as ``LeRobotDataset.meta.stats`` has them."""
 NOISE = "noise"
 _IMAGES = "observation.images"
 _RANGES = {

@@ -30,8 +30,7 @@ def timed(name, export):
 
 
 def show(one, other):
-    """Print the output of ``fx2onnx diff ONE OTHER`` in short: nodes by where they come from, weights by their
-    numbers."""
+    """Print ``fx2onnx diff ONE OTHER`` in short: nodes by where they come from, weights by their numbers."""
     found = diff(one, other)
     print(f"{one.name} and {other.name}: {'equal' if found.equal else 'different'}")
     for change in (*found.model, *found.interface):

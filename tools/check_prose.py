@@ -59,7 +59,7 @@ DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 SOURCE = re.compile(r"\]\((?:docs/)?(measured/\w+\.md)|`((?:make|python -m) [^`]*)`")
 """The page of a measurement, or the command that makes it."""
 LONG_SENTENCE, LONG_BULLET, LONG_PAGE = 30, 4, 1500
-KNOWN = {"docstring": 3, "error": 0, "help": 0, "number": 0, "page": 0}
+KNOWN = {"docstring": 0, "error": 0, "help": 0, "number": 0, "page": 0}
 """Findings of each kind that are left: these numbers only shrink."""
 
 

@@ -82,7 +82,9 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
     floor is another number than that of one unit less."""
     dtype, (count,) = op.result[0]
     if _are_folded(count, dtype, start, end, step):
-        return made_by_torch(op, dtype, aten.arange.start_step, start, end, step)
+        return _whole_range(op, dtype, start, step, count) or made_by_torch(
+            op, dtype, aten.arange.start_step, start, end, step
+        )
     if dtype not in FLOATS and any(map(is_real_number, (start, end, step))):  # whole numbers are asked for
         start, step = (int(each) if isinstance(each, float) else each for each in (start, step))
         value = op.Mul(counted(op, count, D.INT64), as_dtype(op, step, D.INT64))
@@ -129,6 +131,15 @@ def made_by_torch(op: Emit, dtype: ir.DataType, function: Any, *numbers: Any, **
     return op.const((made.double() if made.is_floating_point() else made).numpy(), dtype)
 
 
+def _whole_range(op: Emit, dtype: ir.DataType, start: Any, step: Any, count: Any) -> ir.Value | None:
+    """A constant of whole numbers that every float dtype's kernel computes exactly before it rounds; None for other numbers."""
+    if not isinstance(start, int) or not isinstance(step, int):
+        return None
+    if dtype in FLOATS and max(abs(start), abs(start + step * count)) >= 1 << 24:
+        return None
+    return op.const(start + step * np.arange(count), dtype)
+
+
 def _are_folded(count: DimLike, dtype: ir.DataType, *operands: Operand) -> bool:
     most = FOLDED_FLOATS if dtype in FLOATS else FOLDED_ELEMENTS
     return (
@@ -140,7 +151,9 @@ def _range(op: Emit, start: Any, end: Any, step: Any = 1) -> ir.Value:
     """Numbers as of arange, the end included: only the number of elements differs, and it is in the result's dims."""
     dtype, (count,) = op.result[0]
     if _are_folded(count, dtype, start, end, step):
-        return made_by_torch(op, dtype, aten.range.step, start, end, step)
+        return _whole_range(op, dtype, start, step, count) or made_by_torch(
+            op, dtype, aten.range.step, start, end, step
+        )
     wide = D.DOUBLE if dtype == D.DOUBLE or dtype not in FLOATS else D.FLOAT
     value = op.Add(op.Mul(counted(op, count, wide), as_dtype(op, step, wide)), as_dtype(op, start, wide))
     return cast(op, value, dtype)

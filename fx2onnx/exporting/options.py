@@ -191,7 +191,7 @@ class FolderOptions:
         "Cells of the key-value cache: int8, with a scale for each token and head. Default: as computed.",
         panel=OUTPUT,
     )
-    logits: str = option("all", "Logits that the decoder returns: all positions, or only the last one.", panel=OUTPUT)
+    logits: str = option("all", "Positions with logits: all or last.", panel=OUTPUT)
     adapters: Mapping[str, Any] | Sequence[str] = option(
         (),
         "A LoRA adapter of PEFT that generate can switch to by its name, repeatable.",

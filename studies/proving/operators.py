@@ -89,7 +89,7 @@ def _conv(g: Graph, node: onnx.NodeProto, args: list[Any], attributes: dict[str,
 
 @operator("BatchNormalization")
 def _batch_norm(g: Graph, node: onnx.NodeProto, args: list[Any], attributes: dict[str, Any]) -> Any:
-    """By channel an affine map of constants; opaque in exact terms."""
+    """An affine map of constants for each channel; opaque in exact terms."""
     x = g.lifted(args[0])
     if any(each.dtype == object for each in args[1:]) or isinstance(g.algebra, Exact):
         raise Unproved("BatchNormalization")

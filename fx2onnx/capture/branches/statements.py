@@ -88,7 +88,7 @@ def _jumps(code: CodeType) -> frozenset[int]:
 
 @lru_cache(maxsize=256)
 def _conditionals(code: CodeType) -> Mapping[Place, Conditional]:
-    """By the places where Python may be as it asks."""
+    """Conditional expressions by the places where Python may be as it asks."""
     found: dict[Place, Conditional] = {}
     for parent in ast.walk(tree_of(code)):
         for _, rows in ast.iter_fields(parent):
@@ -231,7 +231,7 @@ def _targets(code: CodeType, head: int) -> set[str]:
 
 @lru_cache(maxsize=256)
 def _live(code: CodeType) -> Mapping[int, frozenset[str]]:
-    """By the offset of the instruction that comes next."""
+    """Names that are read later, by the offset of the instruction that comes next."""
     instructions = list(dis.get_instructions(code))
     places = {one.offset: place for place, one in enumerate(instructions)}
     following = [_following(one, place, places, len(instructions)) for place, one in enumerate(instructions)]

@@ -7,7 +7,7 @@ UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 ONE    := OMP_NUM_THREADS=1
 READY  := $(VENV)/.installed
 
-.PHONY: help demo test lint unit test-long test-random test-all fuzz mutants mutate browser-test docs sbom clean
+.PHONY: help demo test lint unit test-long test-fast test-random test-all fuzz mutants mutate browser-test docs sbom clean
 .PHONY: families names emit-stub target-kernels target-probes file-digests figures fused matrix conditions-at-sample
 .DEFAULT_GOAL := help
 
@@ -42,6 +42,13 @@ unit: $(READY)              ## the default suite; `make unit DRAW=2` with other 
 
 test-long: $(READY)         ## the cases marked as long, which take half of the time and which `make test` leaves out
 	$(ONE) $(BIN)/python -m pytest -n 2 -m 'long and not slow'
+
+test-fast: out/fast/.installed ## the runner's tests with the compiled kernels of fx2onnx[fast]
+	NUMBA_CACHE_DIR=$(CURDIR)/out/fast/cache PYTHONPATH=out/fast $(ONE) $(BIN)/python -m pytest -n 2 -m 'not slow' tests/runner
+
+out/fast/.installed: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target out/fast numba==0.68.0 llvmlite==0.50.0
+	touch $@
 
 test-random: $(READY)       ## the default suite in a random order; `make test-random SEED=7` repeats one
 	$(ONE) $(BIN)/python -m pytest -n 2 -m 'not slow and not long' --random-order-bucket=global $(if $(SEED),--random-order-seed=$(SEED))

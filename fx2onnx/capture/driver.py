@@ -37,7 +37,7 @@ from fx2onnx.capture.python.outside import outside_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.run import run, run_on_all_paths
 from fx2onnx.capture.settle import after_run
-from fx2onnx.capture.shapes.dynamic import check_names, is_plain, set_dynamic_axes, shapes_of
+from fx2onnx.capture.shapes.dynamic import is_plain, set_dynamic_axes, shapes_of, unknown_names
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.torchcompat import shape_specs
 from fx2onnx.torchcompat.late_imports import CompilerStop, ImportNeeded, import_compiler
@@ -119,7 +119,8 @@ def capture(
         captured.warnings = [*road("a failed run").notes_on_observers(root), *captured.warnings]
     captured.warnings = [*arguments.notes, *captured.warnings, *request.outside.notes]
     _name_outputs(captured, options.output_names)
-    check_names(options.dynamic_axes, arguments.names(), [output.name for output in captured.outputs])
+    interface = [*arguments.names(), *(output.name for output in captured.outputs)]
+    captured.warnings += unknown_names(options.dynamic_axes, interface)
     return captured
 
 

@@ -100,9 +100,9 @@ def test_names_that_fall_together_are_told_apart():
     assert result.report.input_names == ["a_0", "a_0_"]
 
 
-@pytest.mark.parametrize("names", [{"input_names": ["a", "a"]}, {"output_names": ["z", "z"]}])
-def test_a_name_given_twice_is_an_error(names):
-    with pytest.raises(fx2onnx.UserError, match="twice"):
+@pytest.mark.parametrize("names", [{"input_names": ["a", "a"]}, {"output_names": ["z", "z"]}, {"input_names": "ab"}])
+def test_names_that_are_no_list_of_different_ones_are_an_error(names):
+    with pytest.raises(fx2onnx.UserError, match="twice|is 'ab', not a list"):
         fx2onnx.export(lambda x, y: (x + y, x - y), (torch.ones(2), torch.ones(2)), **names)
 
 

@@ -34,6 +34,23 @@ def test_what_has_no_effect_is_a_warning(name: str, value: Any) -> None:
     assert [str(each.message) for each in caught] == report.warnings
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"dynamic_axes": {"nope": {0: "n"}, "input": {0: "n"}}}, "names 'nope', .* these are input, output"),
+        ({"dynamic_axes": {0: {0: "n"}, "x": [0]}, "input_names": ["x"]}, "names 0, .* these are x, output"),
+        ({"dynamic_axes": {"x": [0], "w": [0]}, "input_names": ["x", "w", "b"]}, r"\(input\): w, b have no effect"),
+    ],
+)
+def test_a_name_that_the_file_cannot_have_is_a_warning(asked: dict[str, Any], said: str) -> None:
+    module = nn.Linear(3, 2)
+    with pytest.warns(fx2onnx.ExportWarning, match=said):
+        result = fx2onnx.export(module, X, **asked)
+    longer = torch.randn(5, 3)
+    for (found,) in Engines(result.model_proto).run([longer]).values():
+        np.testing.assert_allclose(found, module(longer).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_a_keyword_that_nobody_knows_is_one_that_was_meant() -> None:
     with pytest.raises(fx2onnx.UserError, match="has no argument 'opset'") as caught:
         fx2onnx.export(nn.Linear(3, 2), X, opset=17)

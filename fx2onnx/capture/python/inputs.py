@@ -147,7 +147,7 @@ def bind(
     """Check the call against the signature and flatten it. Plain dataclasses are objects, whose tensors are put into them before
     a run, unless ``keeps_dataclasses`` is False.
 
-    Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` has too many names, E107 for a sparse one.
+    Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` is no list of different names, E107 for a sparse one.
     """
     signature = signature_of(forward)
     names = _argument_names(forward, signature, args, kwargs)
@@ -180,14 +180,13 @@ def bind(
         taken.add(leaf.name)
         _refuse_sparse(leaf.name, leaf.tensor)
     if input_names is not None:
-        if len(input_names) > len(leaves):
-            raise UserError(
-                "E001",
-                f"input_names has {len(input_names)} names, forward gets {len(leaves)} tensors",
-                why=f"the tensors are {', '.join(leaf.path for leaf in leaves) or 'none'}",
-                next="give one name for each tensor",
-            )
         refuse_repeated("input_names", input_names)
+        if len(input_names) > len(leaves):
+            tensors = ", ".join(leaf.path for leaf in leaves) or "none"
+            notes.append(
+                f"input_names has {len(input_names)} names, forward gets {len(leaves)} tensors ({tensors}): "
+                f"{', '.join(map(str, input_names[len(leaves) :]))} have no effect; weights keep their names in the module"
+            )
         for leaf, name in zip(leaves, input_names, strict=False):
             leaf.name = name
     values = dict(zip(names, args, strict=True)) | kwargs
@@ -252,7 +251,9 @@ def refuse_objects(arguments: Arguments, who: str) -> None:
 
 
 def refuse_repeated(argument: str, names: Sequence[str]) -> None:
-    """Raises UserError E001 where two of ``names`` are equal, or one is no text that a file can hold."""
+    """Raises UserError E001 where two of ``names`` are equal, one is no text that a file can hold, or they are one text."""
+    if isinstance(names, str):
+        raise UserError("E001", f"{argument} is {names!a:.80}, not a list", next=f"{argument}=[{names!a:.80}]")
     seen: set[str] = set()
     for name in names:
         if isinstance(name, str) and name != storable(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -55,17 +55,13 @@ def set_dynamic_axes(
     return asked
 
 
-def check_names(dynamic_axes: Mapping[str, Spec] | None, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-    """Raises UserError E105 where ``dynamic_axes`` names neither an input nor an output."""
-    known = [*inputs, *outputs]
-    for name in dynamic_axes or {}:
-        if name not in known:
-            raise UserError(
-                "E105",
-                f"dynamic_axes names {name!r}, which is neither an input nor an output",
-                why=f"these are {', '.join(known)}",
-                next="name one of them; input_names and output_names say how they are called",
-            )
+def unknown_names(dynamic_axes: Mapping[str, Spec] | None, known: Collection[str]) -> list[str]:
+    """A line for each key of ``dynamic_axes`` that is not among ``known``, the names of inputs and outputs."""
+    return [
+        f"dynamic_axes names {name!r}, which is neither an input nor an output; these are {', '.join(known)}"
+        for name in dynamic_axes or {}
+        if name not in known
+    ]
 
 
 def from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) -> None:

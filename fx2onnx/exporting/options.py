@@ -55,6 +55,15 @@ nothing, and what to do instead of the others, each of which is a warning of the
 OTHER_NAMES = {"export_modules_as_functions": "functions"}
 """Keywords of torch.onnx.export, and what they are called here."""
 
+_GONE = dict.fromkeys(
+    (
+        "onnx_shape_inference", "enable_onnx_checker", "example_outputs", "strip_doc_string", "_retain_param_name",
+        "fixed_batch_size", "add_node_names", "aten", "export_type", "propagate", "google_printer", "export_raw_ir",
+    ),
+    "drop this keyword: it has no meaning here",
+) | {"use_external_data_format": "write external_data=", "export_options": "give its fields as keywords, such as dynamic_shapes="}  # fmt: skip
+"""Keywords that only earlier releases of torch.onnx take, and what to do with each."""
+
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -149,8 +158,9 @@ class ExportOptions:
                 keywords[ours] = value
         unknown = sorted(set(keywords) - _OWN - _OF_CAPTURE - set(TORCH_ONLY))
         if unknown:
+            gone = _GONE.get(unknown[0])
             meant = difflib.get_close_matches(unknown[0], sorted(_OWN | _OF_CAPTURE), 1, 0.5)
-            steps = [*(f"did you mean {name}?" for name in meant), "see help(fx2onnx.export)"]
+            steps = [gone] if gone else [*(f"did you mean {name}?" for name in meant), "see help(fx2onnx.export)"]
             raise UserError("E001", f"export has no argument {unknown[0]!r}", next=steps)
         of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
         own = {name: value for name, value in keywords.items() if name in _OWN}

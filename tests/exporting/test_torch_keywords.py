@@ -51,10 +51,17 @@ def test_a_name_that_the_file_cannot_have_is_a_warning(asked: dict[str, Any], sa
         np.testing.assert_allclose(found, module(longer).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_keyword_that_nobody_knows_is_one_that_was_meant() -> None:
-    with pytest.raises(fx2onnx.UserError, match="has no argument 'opset'") as caught:
-        fx2onnx.export(nn.Linear(3, 2), X, opset=17)
-    assert "did you mean opset_version?" in caught.value.next
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("opset", "did you mean opset_version?"), ("onnx_shape_inference", "drop this keyword"),
+        ("_retain_param_name", "drop this keyword"), ("use_external_data_format", "write external_data="),
+    ],
+)  # fmt: skip
+def test_an_unknown_keyword_says_what_to_write(name: str, step: str) -> None:
+    with pytest.raises(fx2onnx.UserError, match=f"has no argument '{name}'") as caught:
+        fx2onnx.export(nn.Linear(3, 2), X, **{name: 17})
+    assert caught.value.next[0].startswith(step)
 
 
 def test_defaults_are_no_warning() -> None:

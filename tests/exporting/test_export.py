@@ -102,7 +102,7 @@ def test_names_that_fall_together_are_told_apart():
 
 @pytest.mark.parametrize("names", [{"input_names": ["a", "a"]}, {"output_names": ["z", "z"]}, {"input_names": "ab"}])
 def test_names_that_are_no_list_of_different_ones_are_an_error(names):
-    with pytest.raises(fx2onnx.UserError, match="twice|is 'ab', not a list"):
+    with pytest.raises(fx2onnx.UserError, match=r"twice|is 'ab', not a list"):
         fx2onnx.export(lambda x, y: (x + y, x - y), (torch.ones(2), torch.ones(2)), **names)
 
 

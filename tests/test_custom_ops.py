@@ -82,6 +82,38 @@ def test_a_node_of_the_users_domain_is_verified_by_the_engine_that_has_a_kernel(
     assert verdict["ok"]
     assert [note for note in verdict["notes"] if note.startswith("onnxruntime cannot run") and "SoftClip" in note]
     assert not verify(str(path), Clipped(), (X,), engines=["runner", "onnxruntime"]).ok
+    with pytest.raises(UserError, match=r"(?s)E201.*register with fx2onnx\.translates"):
+        fx2onnx.locate(str(path), Clipped(), (X,))
+
+
+class WithWeights(Clipped):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.linear(x))
+
+
+@pytest.mark.parametrize("module", [Clipped(), WithWeights()])
+def test_a_node_without_a_kernel_in_any_engine_is_not_verified(
+    soft_clip: Any, module: torch.nn.Module, tmp_path: Path
+) -> None:
+    """Nothing is compared, so nothing differs: no error blames the translation."""
+
+    def unknown(op: Any, x: Any, limit: float) -> Any:
+        return op.custom(DOMAIN, "Unregistered", [x], [(op.dtype(x), op.dims(x))], limit=limit)[0]
+
+    path, asked = tmp_path / "clipped.onnx", {"custom_translations": {soft_clip: unknown}}
+    with pytest.raises(fx2onnx.VerificationError, match="E502") as caught:
+        fx2onnx.export(module, (X,), path, verify=True, **asked)
+    assert f"the runner has no kernel for {DOMAIN}::Unregistered" in caught.value.why
+    assert "@fx2onnx.runner.kernel" in caught.value.next[0]
+    assert caught.value.first_wrong is None
+    for engines in (None, ["runner"]):
+        assert verify(str(path), module, (X,), engines=engines).unverified
+    with pytest.raises(fx2onnx.VerificationError, match="E502"):
+        fx2onnx.locate(fx2onnx.export(module, (X,), **asked), module, (X,))
 
 
 def test_standard_nodes_run_in_onnxruntime(soft_clip: Any, tmp_path: Path) -> None:

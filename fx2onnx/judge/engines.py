@@ -226,6 +226,8 @@ _DOMAINS_OF_RUNTIMES = ("ai.onnx", "com.microsoft")
 
 def lacks_operator(cause: BaseException) -> bool:
     """Return whether an engine has no kernel for an operator, or knows nothing of a domain of the user's."""
+    if isinstance(cause, Fx2OnnxError):
+        return cause.code == "E402"
     if type(cause).__name__ in ("NotImplemented", "NotImplementedError"):  # onnxruntime's; that of onnx.reference
         return True
     unregistered = _UNREGISTERED.search(str(cause))

@@ -24,6 +24,10 @@ UNSTEADY = "forward gives something else each time it is called with the same in
 """The reason for comparing nothing."""
 PLACEHOLDER = "torch.onnx.ops.symbolic in forward gives zeros in eager PyTorch, which has no numbers to compare with"
 CHECK_ALONE = "check the operator by itself, with numbers of its own: fx2onnx run, or onnxruntime"
+NO_KERNELS = "no engine has a kernel for every operator of the file"
+REGISTER = (
+    "register a NumPy kernel for the operator with @fx2onnx.runner.kernel (docs/adding_an_op.md), and verify again"
+)
 WRONG = "the exported model's outputs differ from eager PyTorch"
 LOOK = "fx2onnx.locate(file, module, args).describe() names the first wrong node, and who is to blame"
 OTHER_WEIGHTS = "give the module that was exported, with the same weights, or export this one again"
@@ -271,7 +275,7 @@ class Verdict(Shown):
 
     def not_verified(self, what: str) -> VerificationError:
         """E502."""
-        ways = {UNSTEADY: STEADIER, PLACEHOLDER: CHECK_ALONE}
+        ways = {UNSTEADY: STEADIER, PLACEHOLDER: CHECK_ALONE, NO_KERNELS: REGISTER}
         first = next((ways[why] for why in ways if self.unverified.startswith(why)), WHERE_THERE_IS_MORE)
         without = "do without: verify=False, or --no-verify; the file is the same"
         return VerificationError("E502", what, why=self.unverified, next=[first, without])

@@ -16,10 +16,10 @@ import torch
 from fx2onnx.base.metadata import VERSION
 from fx2onnx.judge.engines import ENGINES, PRECISE_OPTION, Array, Run, lacks_operator, open_onnxruntime
 from fx2onnx.judge.memory import is_exhausted
-from fx2onnx.judge.verdict import Row, Verdict
+from fx2onnx.judge.verdict import NO_KERNELS, Row, Verdict
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.interface import Interface
-from fx2onnx.verify.module_state import has_codes, in_float32, with_own_zero_points
+from fx2onnx.verify.module_state import NothingToCompare, has_codes, in_float32, with_own_zero_points
 from fx2onnx.verify.noise import RandomNodes
 from fx2onnx.verify.work import WorkBudget
 
@@ -79,9 +79,13 @@ NOT_PRECISE_NOTE = f"onnxruntime does not run the model with {PRECISE_OPTION[0]}
 def opened(
     path: str, proto: onnx.ModelProto, names: Sequence[str], verdict: Verdict, *, must_open: bool
 ) -> dict[str, Run]:
-    """The engines that open the file; of the others a row, or a note where only a kernel is missing."""
+    """The engines that open the file; of the others a row, or a note where only a kernel is missing.
+
+    Raises: NothingToCompare where no engine opens the file for lack of a kernel or of memory.
+    """
     exact = in_float32(proto, verdict.note)
     runs: dict[str, Run] = {}
+    lacking: dict[str, str] = {}
     for name in names:
         try:
             precise = _precise(path, proto, exact, verdict) if name == "onnxruntime" else None
@@ -95,10 +99,18 @@ def opened(
             problem = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
             if is_exhausted(cause):
                 verdict.ran_out(f"all inputs: {name} runs out of memory ({problem})")
-            elif lacks_operator(cause) and not must_open:
-                verdict.notes.append(f"{name} cannot run the model ({problem})")
+            elif lacks_operator(cause):
+                lacking[name] = problem
             else:
                 verdict.rows.append(Row.failed(name, "(all)", "no inputs", problem))
+    if not runs and not verdict.is_wrong and (lacking or verdict.unverified):
+        problems = "; ".join(f"{name}: {problem}" for name, problem in lacking.items())
+        raise NothingToCompare(f"{NO_KERNELS} ({problems})" if lacking else verdict.unverified)
+    for name, problem in lacking.items():
+        if must_open:
+            verdict.rows.append(Row.failed(name, "(all)", "no inputs", problem))
+        else:
+            verdict.notes.append(f"{name} cannot run the model ({problem})")
     return runs
 
 

@@ -261,7 +261,7 @@ def with_state(
 
 
 class NothingToCompare(Exception):
-    """forward has no numbers in eager PyTorch."""
+    """forward has no numbers in eager PyTorch, or no engine runs the file."""
 
 
 class Unsteady(Exception):

@@ -18,7 +18,7 @@ from fx2onnx.capture.captured import where_of
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.judge.constants import SKETCH_ALIKE
 from fx2onnx.judge.engines import Array
-from fx2onnx.judge.verdict import Verdict
+from fx2onnx.judge.verdict import NO_KERNELS, Verdict
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.verify.compare import SAMPLE
@@ -261,7 +261,12 @@ class Elsewhere:
 
 
 def where_failed(verdict: Verdict) -> Elsewhere | None:
-    """The first inputs on which the verdict has a wrong row, where these are not the given ones."""
+    """The first inputs on which the verdict has a wrong row, where these are not the given ones.
+
+    Raises: VerificationError E502 where no engine runs the file.
+    """
+    if verdict.unverified.startswith(NO_KERNELS):
+        raise verdict.not_verified("the file cannot be searched for a wrong node")
     if verdict.wrong_on is None:
         return None
     names = {tried.name for tried in verdict.tried}

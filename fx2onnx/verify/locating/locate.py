@@ -104,6 +104,10 @@ def locate(
             return None
 
 
+ONE_EXPORT = "custom_translations= is of one export: register with fx2onnx.translates what later checks need"
+"""Advice where an operator has no translation in a check of a file."""
+
+
 @dataclass
 class _Search:
     """One call of ``locate``."""
@@ -129,7 +133,12 @@ class _Search:
         inputs = {each.node: tensors.get(each.path, each.sample).detach() for each in program.captured.inputs}
         expected = self._eager(arguments)
         graph = AtenGraph(program.captured)
-        _, mapped = program.lowered()
+        try:
+            _, mapped = program.lowered()
+        except UserError as error:
+            if error.code == "E201":
+                error.add_next([ONE_EXPORT])
+            raise
         present = {name: place for name, place in mapped.items() if name in self.file.producer}
         narrow = self.file if self.file.grain.epsilon else None
         aten = AtenValues.of(graph, inputs, present, ValueStore(self.memory_bytes), narrow)

@@ -140,6 +140,11 @@ def _leaves(size: Dim, modulus: int, remainders: list[int]) -> Relation:
 def declared(name: str, sizes: SizeSet) -> str:
     """The declaration by which a user says that a size is one of ``sizes``, or of those around them."""
     least, most = sizes.first(1), sizes.last()
+    first, step = sizes.progression()
+    if step > 1 and most is None and sizes.first(8) == [first + place * step for place in range(8)]:
+        quotient, rest = divmod(first, step)
+        bound = f", min={quotient}" if quotient else ""
+        return f'{step} * Dim("{name}_over_{step}"{bound})' + (f" + {rest}" if rest else "")
     bounds = [f"min={least[0]}"] if least and least[0] else []
     bounds += [f"max={most}"] if most is not None else []
     return f'Dim("{name}"{"".join(f", {bound}" for bound in bounds)})'

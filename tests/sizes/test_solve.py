@@ -84,6 +84,11 @@ def test_sizes_where_a_relation_holds() -> None:
 def test_how_a_range_is_declared() -> None:
     bounds = [where_true(Relation(op, (H, 6))) for op in ("gt", "lt", "ne")]
     assert [declared("h", sizes) for sizes in bounds if sizes] == ['Dim("h", min=7)', 'Dim("h", max=5)', 'Dim("h")']
+    above = where_true(Relation("gt", (H, 6)))
+    assert above is not None
+    steps = [multiple(4, 0), multiple(4, 3), multiple(4, 0) & above]
+    by_four = '4 * Dim("h_over_4"'
+    assert [declared("h", sizes) for sizes in steps] == [f"{by_four})", f"{by_four}) + 3", f"{by_four}, min=2)"]
 
 
 def test_all_remainders_that_do_are_found() -> None:

@@ -48,7 +48,7 @@ def undeclared(env: SizesOfRun, relation: Relation, where: SourceLocation | None
         where=where,
         why=f"whether {put_shortly(relation)} holds differs from size to size",
         next=(
-            f"declare in dynamic_shapes a range in which it has one answer, such as {proposed}",
+            f"declare in dynamic_shapes sizes for which it has one answer, such as {proposed}",
             "or keep the decision in tensors: torch.where, or torch.cond for two branches",
         ),
     )

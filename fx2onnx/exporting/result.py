@@ -85,7 +85,10 @@ class OwnedModel:
 
 @public_methods
 class ExportResult(Shown):
-    """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory."""
+    """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory.
+
+    It can be pickled and copied, and a notebook shows it as a table.
+    """
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.missing_files import no_such_file
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.judge.feeds import SWITCHES, InputType, dim_names
 from fx2onnx.judge.feeds import make_feeds as random_feeds
@@ -167,7 +168,7 @@ def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
     try:
         array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
-        raise UserError("E302", f"cannot read '{path}'", why="there is no such file") from error
+        raise no_such_file(path) from error
     except (OSError, ValueError, EOFError) as error:
         raise UserError("E302", f"cannot read '{path}' as a .npy array", why=str(error).splitlines()[0]) from error
     if not isinstance(array, np.ndarray):
@@ -202,6 +203,7 @@ def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
 
 _AXIS = re.compile(r"\s*(?:(?P<name>.*\S)\s*:)?\s*(?P<axis>\d+)\s*=\s*(?P<dim>[A-Za-z_]\w*)\s*", re.DOTALL)
 _USAGE = "write NAME:AXIS=DIM,AXIS=DIM;NAME:AXIS=DIM, for example input_ids:0=batch,1=sequence"
+_WORDS = "or one word: default (the sizes that a source proposes), or none"
 
 
 def parse_dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]] | str:
@@ -219,12 +221,13 @@ def parse_dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]] | str:
             match = _AXIS.fullmatch(part)
             name = (match and match["name"]) or name
             if match is None or not name:
-                raise UserError("E001", f"cannot read --dynamic '{entry}'", next=_USAGE)
+                python = '"auto" is a value of dynamic_shapes in Python only' if entry.strip() == "auto" else ""
+                raise UserError("E001", f"cannot read --dynamic '{entry}'", why=python, next=[_USAGE, _WORDS])
             axis, dim = int(match["axis"]), match["dim"]
             if shapes.setdefault(name, {}).setdefault(axis, dim) != dim:
                 raise UserError("E001", f"--dynamic gives axis {axis} of '{name}' two names", next="give it one")
     if not shapes:
-        raise UserError("E001", "--dynamic is empty", next=_USAGE)
+        raise UserError("E001", "--dynamic is empty", next=[_USAGE, _WORDS])
     return shapes
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.missing_files import no_such_file
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
 
 
 def check_readable(path: Path) -> None:
     """Raise UserError E302 unless ``path`` is a readable file."""
-    if os.path.isdir(path):
-        raise UserError("E302", f"cannot read '{path}'", why="it is a folder")
     if not os.path.isfile(path):
-        raise UserError("E302", f"cannot read '{path}'", why="there is no such file")
+        raise no_such_file(path)
     if not os.access(path, os.R_OK):
-        raise UserError("E302", f"cannot read '{path}'", why="permission denied")
+        step = "run the command as a user who may read it"
+        raise UserError("E302", f"cannot read '{path}'", why="permission denied", next=step)
 
 
 def check_apart(outputs: Iterable[Path | None], inputs: Iterable[str | Path]) -> None:

@@ -80,12 +80,14 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if not ctx.resilient_parsing:
             from fx2onnx.cli.old_spellings import respelled
-            from fx2onnx.cli.outcome import end_with
+            from fx2onnx.cli.outcome import end_with, usage_errors_as_json
 
             try:
                 args = respelled(args, lambda name: self.get_command(ctx, name))
             except UserError as error:
                 end_with(error, as_json="--json" in args)
+            with usage_errors_as_json(args, "fx2onnx"):
+                return super().resolve_command(ctx, args)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -53,13 +53,17 @@ def expand(sources: Sequence[str]) -> list[str]:
             result.append(source)
             continue
         from fx2onnx import sources as kinds
-        from fx2onnx.sources.registry import fail_unknown
+        from fx2onnx.sources.registry import fail_unknown, kind_of, prefixes
 
-        known = kinds.names(match["kind"])
+        kind = match["kind"]
+        if kind_of(kind) is None:
+            listed = f"patterns are for kinds with a list; name functions of a module: {kind}:FIRST {kind}:SECOND"
+            fail_unknown("source kind", kind, prefixes(), hint=listed)
+        known = kinds.names(kind)
         fitting = fnmatch.filter(known, match["name"])
         if not fitting:
-            fail_unknown(f"{match['kind']} model", match["name"], known, hint=f"fx2onnx list {match['kind']}")
-        result += [f"{match['kind']}:{name}{match['query'] or ''}" for name in fitting]
+            fail_unknown(f"{kind} model", match["name"], known, hint=f"fx2onnx list {kind}")
+        result += [f"{kind}:{name}{match['query'] or ''}" for name in fitting]
     return list(dict.fromkeys(result))
 
 

@@ -11,7 +11,7 @@ import typer
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.pipeline_index import is_parted, is_pipeline_source
 
-PATTERN = r"(?P<kind>\w+):(?P<name>[^?]*[*\[][^?]*)(?P<query>\?.*)?"
+PATTERN = r"(?P<kind>[\w.-]+):(?P<name>[^?]*[*\[][^?]*)(?P<query>\?.*)?"
 """A source that stands for several models: ``torchvision:resnet*``, ``timm:vit_[st]*?img_size=224``."""
 
 COMMANDS = {"debug": "locate", "show": "inspect"}

@@ -162,7 +162,7 @@ Dynamic = Annotated[
     list[str] | None,
     flag(
         "--dynamic",
-        "Dynamic axes, repeatable: input_ids:0=batch,1=sequence; or default (those of the source), or none.",
+        "Dynamic axes, repeatable: input_ids:0=batch,1=sequence; none; or the default of exports, default: those of the source.",
         SIZES,
         metavar="NAME:AXIS=DIM,...",
     ),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -22,6 +23,8 @@ from fx2onnx.base.stack_frames import wants_traceback
 from fx2onnx.cli.options import gathered, groups_of
 
 Result = TypeVar("Result")
+_UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
+"""The base class of all errors of parsing, of the click that this version of typer uses."""
 
 
 def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -58,6 +61,18 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
     vars(wrapped)["__signature__"] = signature
     wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return wrapped
+
+
+@contextlib.contextmanager
+def usage_errors_as_json(args: Sequence[str], command: str) -> Iterator[None]:
+    """Around the parsing of ``args``: with ``--json`` among them, a wrong call is an error of fx2onnx and printed as such."""
+    try:
+        yield
+    except _UsageError as error:
+        if "--json" not in args:
+            raise
+        shown = error.format_message()  # type: ignore[attr-defined]
+        end_with(UserError("E001", shown.rstrip("."), next=f"{command} --help"), as_json=True)
 
 
 def print_json(value: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fx2onnx.base.errors import UserError, first_line
+from fx2onnx.base.missing_files import no_such_file
 
 Array: TypeAlias = np.ndarray[Any, Any]
 BLOCK_ELEMENTS = 1 << 18
@@ -26,7 +27,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError as error:
-        raise UserError("E302", f"cannot read '{path}'", why="there is no such file") from error
+        raise no_such_file(path) from error
     except _UNREADABLE as error:
         raise UserError("E302", f"cannot read '{path}' as a .npz file", why=first_line(error)) from error
 

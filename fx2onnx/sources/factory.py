@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.missing_files import no_such_file
 from fx2onnx.base.packages import GPU_PACKAGES
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
@@ -100,7 +101,7 @@ def _importable(path: str) -> str:
     """The name under which the file is imported, from its own folder. Raises UserError E601, E302."""
     file = os.path.abspath(os.path.expanduser(path))
     if not os.path.isfile(file):
-        raise UserError("E302", f"cannot read '{path}'", why="there is no such file")
+        raise no_such_file(path)
     folder, name = os.path.dirname(file), os.path.basename(file).removesuffix(".py")
     loaded = sys.modules.get(name)
     if not name.isidentifier() or (loaded is not None and os.path.abspath(loaded.__file__ or "") != file):

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.missing_files import no_such_file
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import summary
@@ -90,7 +91,7 @@ def map_file(path: Path) -> Checkpoint:
     Raises:   UserError E302.
     """
     if not os.path.isfile(path):
-        raise UserError("E302", f"cannot read the weights '{path}'", why="there is no such file")
+        raise no_such_file(path, "the weights")
     try:
         return _map_safetensors(path) if path.suffix == ".safetensors" else _map_torch_save(path)
     except UserError:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import fx2onnx
 from fx2onnx.base.errors import Fx2OnnxError, UserError, VerificationError
 from fx2onnx.cli import outcome
 from fx2onnx.cli.main import COMMANDS
@@ -121,6 +122,9 @@ def test_list_without_a_kind_shows_the_kinds() -> None:
         (["verify", "{folder}/missing.onnx", "zoo:mnist_cnn"], "E302"),
         (["run", "{folder}/missing.onnx"], "E302"),
         (["run", "{folder}"], "E302"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "auto"], "E001"),
+        (["export-many", "models:*", "-o", "{folder}/out"], "E601"),
+        (["export-many", "my.models:net_[ab]", "-o", "{folder}/out"], "E601"),
     ],
 )
 def test_a_users_mistake_is_one_block_and_exit_code_2(arguments: list[str], code: str, tmp_path: Path) -> None:
@@ -138,7 +142,25 @@ def test_a_users_mistake_is_one_block_and_exit_code_2(arguments: list[str], code
 
 @pytest.mark.parametrize("arguments", [["export", "zoo:mnist_cnn"], ["exprot"], ["run"], ["list", "--nope"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
-    assert invoke(*arguments).exit_code == 2
+    plain, as_json = invoke(*arguments), invoke(*arguments, "--json")
+    assert (plain.exit_code, plain.stdout) == (as_json.exit_code, as_json.stderr) == (2, "")
+    error = json.loads(as_json.stdout)
+    assert error["code"] == "E001"
+    assert error["next"]
+
+
+def test_a_missing_file_names_those_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    for name, step in (
+        ("modle.onnx", f"did you mean {tmp_path / 'model.onnx'}?"),
+        ("other", f"it is not in '{tmp_path}'"),
+        ("none/model.onnx", "there is no folder"),
+    ):
+        for command in ("inspect", "lint", "run", "attest"):
+            assert step in json.loads(invoke(command, tmp_path / name, "--json").stdout)["next"][0]
+        with pytest.raises(UserError) as caught:
+            fx2onnx.lint(tmp_path / name)
+        assert step in caught.value.next[0]
 
 
 @pytest.mark.long

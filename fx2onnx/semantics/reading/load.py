@@ -12,6 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.missing_files import no_such_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except (OSError, ValueError) as error:
-        raise UserError("E302", f"the model file {path!r} cannot be read", why=str(error)) from error
+        steps = no_such_file(path).next if isinstance(error, FileNotFoundError | IsADirectoryError) else ()
+        raise UserError("E302", f"the model file {path!r} cannot be read", why=str(error), next=steps) from error
 
 
 def _parse(data: bytes, what: str) -> onnx.ModelProto:

@@ -264,11 +264,8 @@ class Attempt:
     def specialized(self, done: Specialization) -> Attempt:
         """The attempt with a number, or another size, for one that was a symbol; what depends on sizes starts afresh."""
         name = str(done.size.as_symbol())
-        sizes = replace(
-            self.sizes,
-            ranges=self._ranges_after(name, done.value),
-            specializations=(*self.sizes.specializations, done),
-        )
+        ranges = self._ranges_after(name, done.value)
+        sizes = replace(self.sizes, ranges=ranges, specializations=(*self.sizes.specializations, done))
         return replace(
             self,
             arguments=self._arguments_at({name: done.value}),
@@ -387,6 +384,8 @@ class Failed:
     """The sizes on which Python branches where the file cannot have both branches."""
     unmet: tuple[Relation, ...] = ()
     """Equalities of sizes that were asked for last, and did not hold."""
+    has_turns: bool = False
+    """Python had looped as often as a named size says, so that the error may depend on the example inputs."""
 
 
 Outcome: TypeAlias = Recorded | Failed

@@ -19,6 +19,7 @@ from fx2onnx.capture.python.inputs import ARGUMENT, Arguments
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.eager_refusals import is_of_eager
 from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.shapes.deciding import has_turns
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import unmet_equalities
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
@@ -119,7 +120,8 @@ def failed(attempt: Attempt, error: UserError, env: ShapeEnv) -> Failed:
         reason = Reason.GRADIENTS
     library_code = attempt.request.patches.decided_by_data(error) if error.code == "E104" else None
     unmet = tuple(itertools.islice(unmet_equalities(env), MOST_UNMET))
-    return Failed(attempt, error, reason, library_code, frozenset(env.numbers_in), unmet=unmet)
+    turns = has_turns(env, attempt.may_have_loops())
+    return Failed(attempt, error, reason, library_code, frozenset(env.numbers_in), unmet=unmet, has_turns=turns)
 
 
 def raised(error: Exception, tracer: Tracer) -> BaseException:

@@ -121,8 +121,10 @@ def _numbers_may_be_pythons(failed: Failed) -> bool:
     return can_be and not (failed.sizes and _must_be_declared(failed))
 
 
-def _with_pythons_numbers(_: Failed, start: Attempt) -> Attempt:
-    return replace(start, numbers=replace(start.numbers, may_add_files=False), change="int and float are Python's own")
+def _with_pythons_numbers(failed: Failed, start: Attempt) -> Attempt:
+    numbers = replace(start.numbers, may_add_files=False)
+    sizes = replace(start.sizes, stand_in=failed.attempt.sizes.stand_in)  # else that of before would be tried again
+    return replace(start, numbers=numbers, sizes=sizes, change="int and float are Python's own").at_sample()
 
 
 def _with_parts(failed: Failed, _: Attempt) -> Attempt:
@@ -192,6 +194,10 @@ def _with_loops(failed: Failed, _: Attempt) -> Attempt:
     return replace(following, numbers=replace(numbers, files=numbers.files | names_of_file(where)))
 
 
+def _needs_loops_after_turns(failed: Failed) -> bool:
+    return failed.has_turns and _needs_loops(failed)
+
+
 def _with_first_turn(failed: Failed, _: Attempt) -> Attempt:
     branching, where = failed.attempt.branching, getattr(failed.error, "where", None)
     branching = replace(branching, first_turns=branching.first_turns | {where})
@@ -210,7 +216,7 @@ def _unrolled(failed: Failed, start: Attempt) -> Attempt | Outcome:
     done = replace(done, attempt=replace(done.attempt, branching=branching))
     if isinstance(done, Recorded):
         return settled(done)
-    if isinstance(done.error, UserError):
+    if isinstance(done.error, UserError) and getattr(failed.error, "code", "") != "E101":
         since = road("sizes that not every number fits").no_loop_since(failed.error)
         done.error.why += since
         done.error.add_next([LOOP_IN_TENSORS] if since else [])
@@ -342,6 +348,7 @@ REMEDIES = (
     Remedy("a library's branch for traced code", (), _is_decided_in_library, _with_traced_code),
     Remedy("code for torch.compile", (), _has_code_for_compilers, _as_compiled),
     Remedy("int and float of sizes stay sizes", (), _made_numbers_before, _keeping_sizes),
+    Remedy("loops of the file behind turns by size", (), _needs_loops_after_turns, _with_loops),
     Remedy("loops as often as at the sample", (), _has_no_loops, _unrolled),
     Remedy("the sample's branches", (), _may_go_one_way, _with_samples_branches),
     Remedy("back to the sample's sizes", (), _fails_enlarged, _back_to_sample),

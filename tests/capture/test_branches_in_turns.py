@@ -213,6 +213,31 @@ def greedy_search(x: torch.Tensor) -> Any:
     return torch.stack([torch.tensor(-1), *tokens]) if not tokens else torch.stack(tokens), total
 
 
+def rows_that_pass(x: torch.Tensor) -> Any:
+    out: list[torch.Tensor] = []
+    h = start(x)
+    for t in range(x.shape[0]):
+        h = h * 0.5 + x[t]
+        if h.sum() > 0:
+            out.append(h)
+    return torch.stack(out)
+
+
+def parts_of_rows(x: torch.Tensor) -> Any:
+    lengths = x.argmax(1) + (x.sum(1) > 0)
+    return torch.cat([x[i, : lengths[i]] for i in range(x.shape[0]) if x[i, 0] > 0])
+
+
+@pytest.mark.parametrize(
+    ("program", "count"), [(rows_that_pass, 1), (rows_that_pass, 2), (rows_that_pass, 3), (parts_of_rows, 2)]
+)
+@pytest.mark.long
+def test_few_turns_in_the_example(program: Program, count: int) -> None:
+    """The path on which no row passes fails at each size: few rows have few paths, many have a loop of the file."""
+    others = [(rows(number, *large),) for number, large in ((1, (0,)), (2, (1,)), (9, (0, 4, 5)))]
+    check(program, (rows(count, 0),), others=others, dynamic_shapes={"x": {0: "n"}})
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.long_cases(but=["real_numbers"])
 def test_turns_with_branches(program: Program) -> None:

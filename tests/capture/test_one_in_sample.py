@@ -71,6 +71,17 @@ def test_a_named_size_of_one_is_refused_by_its_name(name: str) -> None:
     assert caught.value.code == "E105"
 
 
+def test_a_mistake_at_a_named_size_of_one_is_an_error_of_the_module() -> None:
+    """Each size that stands for 1 is tried with sizes and with plain numbers, and none a second time."""
+
+    def mistaken(x: torch.Tensor) -> torch.Tensor:
+        rows = int(x.shape[0] * 2)
+        return torch.ones(rows, 3) @ torch.ones(rows, 40)
+
+    with pytest.raises(fx2onnx.UserError, match="E101"):
+        fx2onnx.export(mistaken, (torch.ones(1),), dynamic_shapes={"x": {0: "n"}})
+
+
 def test_attempts_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fx2onnx.capture.driver.diagnosed", lambda outcome, start: start)
     monkeypatch.setattr("fx2onnx.capture.attempt.MOST_RUNS", 20)

@@ -23,7 +23,7 @@ from fx2onnx.capture.branches.merge import Merge, Path, on_one_way, unjoined
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.decisions import ONE_BRANCH, Choice, Decision, DecisionTrace, NoPathsPerCall, no_choices
 from fx2onnx.capture.recording.size_checks import check_outputs
-from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS
+from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, has_turns
 from fx2onnx.capture.shapes.guards import sizes_above_one
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.expr import Dim
@@ -183,10 +183,8 @@ class Exploration:
         """Raises _ManyPaths where there are more than that, or are sure to be."""
         decided_in = [decision.modules for decision in trace.decisions if decision.is_by_sizes]
         self.decided_in |= dict.fromkeys(decided_in)
-        if (
-            self.most_runs
-            and MAX_PATHS_BY_SIZES - self._runs_left + len(decided_in) - len(trace.choices) > self.most_runs
-        ):
+        runs = MAX_PATHS_BY_SIZES - self._runs_left + len(decided_in) - len(trace.choices)
+        if self.most_runs and runs > self.most_runs:
             raise _ManyPaths
 
     def _one(self, trace: DecisionTrace) -> tuple[Path | Aborted | Failed, DecisionTrace]:
@@ -278,7 +276,8 @@ class Exploration:
             if isinstance(path, Path) and decision.is_needed:
                 drop_frames(refusal)
                 return _only(path, depth, is_alone=True)
-            return Failed(self._attempt, refusal)
+            names = self._attempt.may_have_loops()
+            return Failed(self._attempt, refusal, has_turns=isinstance(path, Path) and has_turns(path.shape_env, names))
         finally:
             del other, path
 

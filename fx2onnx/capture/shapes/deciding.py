@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
@@ -197,6 +197,11 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
     if dim not in env.specializations:
         env.specializations = {**env.specializations, dim: done}
     return number
+
+
+def has_turns(env: ShapeEnv, names: Set[str]) -> bool:
+    """Return whether Python looped as often as one of these sizes says."""
+    return any(done.is_turns and done.size.symbols() & names for done in env.specializations.values())
 
 
 def _refuse_unrolled(env: ShapeEnv, turns: Specialization) -> None:

@@ -1,4 +1,4 @@
-"""``fx2onnx lint FILE --target NAME``."""
+"""``fx2onnx lint FILE... --target NAME``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_PLACES = 5
 
 @reports_errors
 def lint_command(
-    path: Annotated[Path, options.argument("FILE", "An ONNX file.")],
+    paths: Annotated[list[Path], options.argument("FILE...", "ONNX files.")],
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("target",))],
     ranges: Annotated[
         str | None,
@@ -40,35 +40,50 @@ def lint_command(
 ) -> None:
     """Check whether a runtime can run an ONNX file.
 
-    Each finding has the line of source code and what to do. With --ranges it also finds NaN, overflow, division by zero and indices out
+    Each finding has the line of source code and what to do. --json prints a list for several files. With --ranges it also finds NaN, overflow, division by zero and indices out
     of range that an input in the ranges can cause. The exit code is 1 where there is a finding.
     """
-    from fx2onnx.cli.progress import working
-    from fx2onnx.functions import lint
+    from fx2onnx.cli.progress import console
     from fx2onnx.targets.find import DEFAULT, find
 
     asked = find(exported["target"] or DEFAULT)
     know_faults(faults)
-    check_readable(path)
-    with working(f"read {path}"):
-        findings = lint(path, exported["target"] or DEFAULT)
-    bounded = None
-    if ranges is not None:
-        from fx2onnx.proof.ranges import parse_ranges, value_ranges
-
-        with working(f"bound the values of {path}"):
-            bounded = value_ranges(path, parse_ranges(ranges))
-    if json_output:
-        facts = {"target": asked.name, "release": asked.release, "source": asked.source, "date": asked.date}
+    for path in paths:
+        check_readable(path)
+    facts = {"target": asked.name, "release": asked.release, "source": asked.source, "date": asked.date}
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        findings, bounded = _found(path, exported["target"] or DEFAULT, ranges)
         told = {} if bounded is None else {"ranges": bounded.as_dict()}
         is_ok = not findings and not (bounded and bounded.findings)
-        print_json({"ok": is_ok, **facts, "findings": [finding.as_dict() for finding in findings], **told})
-    elif not quiet:
+        named = {"file": str(path)} if len(paths) > 1 else {}
+        rows.append({"ok": is_ok, **named, **facts, "findings": [each.as_dict() for each in findings], **told})
+        if json_output or quiet:
+            continue
+        if named:
+            console().print(f"{path}:", markup=False, highlight=False)
         _show(asked, findings)
         if bounded is not None:
             _show_ranges(bounded)
-    if findings or (bounded is not None and bounded.findings):
+    if json_output:
+        print_json(rows if len(rows) > 1 else rows[0])
+    if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
+
+
+def _found(path: Path, target: str, ranges: str | None) -> tuple[list[Finding], ValueRanges | None]:
+    """The findings for one file, and the bounds of its values where ``ranges`` are given."""
+    from fx2onnx.cli.progress import working
+    from fx2onnx.functions import lint
+
+    with working(f"read {path}"):
+        findings = lint(path, target)
+    if ranges is None:
+        return findings, None
+    from fx2onnx.proof.ranges import parse_ranges, value_ranges
+
+    with working(f"bound the values of {path}"):
+        return findings, value_ranges(path, parse_ranges(ranges))
 
 
 def _show(target: Target, findings: list[Finding]) -> None:

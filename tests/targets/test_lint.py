@@ -139,8 +139,15 @@ def test_the_command(tmp_path: Path) -> None:
     text = invoke("lint", str(path)).stdout
     assert "Erf" in text
     assert "test_lint.py" in text
-    fx2onnx.export(Plain(), (torch.randn(3, dtype=torch.float64),), path)
-    assert invoke("lint", str(path)).exit_code == 0
+    good = tmp_path / "[good].onnx"
+    fx2onnx.export(Plain(), (torch.randn(3, dtype=torch.float64),), good)
+    assert invoke("lint", str(good)).exit_code == 0
+    for paths, code in (((good, good), 0), ((good, path), 1), ((path, good), 1)):
+        done = invoke("lint", *map(str, paths), "--json")
+        assert done.exit_code == code
+        assert [(row["file"], row["ok"]) for row in json.loads(done.stdout)] == [(str(p), p == good) for p in paths]
+    assert str(good) in invoke("lint", str(good), str(path)).stdout.replace("\n", "")
+    assert invoke("lint", str(good), str(tmp_path / "none.onnx")).exit_code == 2
 
 
 def test_bad_input(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fx2onnx.base.errors import UserError
 EXTRAS = {
     "torch": "torch", "onnxruntime": "ort", "transformers": "hf", "torchvision": "zoo", "timm": "zoo",
     "sklearn": "zoo", "distributed": "cluster", "diffusers": "diffusers", "z3": "proofs",
+    "sentence_transformers": "zoo", "gguf": "gguf", "numba": "fast",
 }  # fmt: skip
 """The extra of fx2onnx that brings a package, by the name that Python imports."""
 

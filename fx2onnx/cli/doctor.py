@@ -29,12 +29,17 @@ PURPOSES = {
     "transformers": "hf: sources and export-folder",
     "torchvision": "torchvision: and timm: sources",
     "timm": "timm: sources",
+    "sentence_transformers": "sentence-transformers: sources",
+    "diffusers": "diffusers: sources and pipelines of export-folder",
+    "gguf": "gguf: sources",
+    "ultralytics": "ultralytics: sources",
+    "numba": "compiled kernels of the runner",
     "sklearn": "train --data digits",
     "openvino": "verify --engine openvino",
     "distributed": "export-many --cluster",
 }
 """Packages that are not needed for everything, by the name that Python imports, and what they are for."""
-_DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "sentence_transformers": "sentence-transformers"}
 
 
 class Package(NamedTuple):
@@ -148,7 +153,7 @@ def _print(found: dict[str, Any], packages: list[Package]) -> None:
         ),
         ("BLAS", blas_line),
     ]
+    rows += [("" if number else "to do", line) for number, line in enumerate(found["advice"])]
+    width = max(len(name) for name, _ in rows) + 2
     for name, text in rows:
-        print(f"{name:<14}{text}")
-    for number, line in enumerate(found["advice"]):
-        print(f"{'to do' if not number else '':<14}{line}")
+        print(f"{name:<{width}}{text}")

@@ -17,6 +17,7 @@ import typer
 
 import fx2onnx
 from fx2onnx.base.errors import warn
+from fx2onnx.base.packages import EXTRAS
 from fx2onnx.cli import doctor, help
 from fx2onnx.cli.main import COMMANDS, app
 from fx2onnx.sources import registry
@@ -183,6 +184,8 @@ def test_doctor_says_what_is_missing_and_broken(monkeypatch: pytest.MonkeyPatch)
     done = invoke("doctor", "--json")
     assert done.exit_code == 2
     found = json.loads(done.stdout)
+    used = {kind.package for kind in registry.KINDS.values() if kind.package}
+    assert set(doctor.PURPOSES) >= used | (set(EXTRAS) - {"z3"})
     assert "pip install openvino" in "\n".join(found["advice"])
     assert "pip install --upgrade timm" in "\n".join(found["advice"])
     assert "unset OPENBLAS_CORETYPE" in found["advice"][-1]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Recorded
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of
@@ -147,6 +149,7 @@ def _refused_size(attempt: Attempt, name: str, change: Specialization, env: Shap
         + _weights_with(attempt, change.value)
         + no_loop_since(attempt.branching.loop_failure),
         next=(
+            *_of_windows(change.where),
             *([] if narrowed else _of_others(attempt, name, change.value)),
             f"make the size static (leave {name} out of dynamic_shapes)",
             f"or declare {name} with wider bounds"
@@ -173,6 +176,18 @@ def _weights_with(attempt: Attempt, size: object) -> str:
     weights = attempt.root.named_parameters() if size != 1 else ()
     having = [f"{name} {list(weight.shape)}" for name, weight in weights if size in weight.shape]
     return f"; weights of that size: {', '.join(having[:4])}" if having else ""
+
+
+_WINDOWS = {"hanning": "hann", "hamming": "hamming", "blackman": "blackman", "bartlett": "bartlett", "kaiser": "kaiser"}
+"""Windows of NumPy, each with torch's name of it."""
+
+
+def _of_windows(where: SourceLocation | None) -> list[str]:
+    """Advice to take torch's window where the line calls one of NumPy's."""
+    called = re.search(rf"\b({'|'.join(_WINDOWS)})\(", line_of(where.file, where.line) if where else "")
+    if called is None:
+        return []
+    return [f"take torch.{_WINDOWS[called[1]]}_window(size, periodic=False) in the place of NumPy's {called[1]}"]
 
 
 def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:

@@ -19,7 +19,7 @@ from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Accessors, Builder, Key
-from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
+from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of, without_keyword
 from fx2onnx.irx.shapes.table import check_dtypes
 from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
 from fx2onnx.sizes.bounds import bounds
@@ -169,12 +169,7 @@ class Emit(Accessors, Operators):
                 operands += [None] * (index + 1 - len(operands))
                 operands[index] = value
             else:
-                raise UserError(
-                    "E202",
-                    f"{schema.op_type} has no {name} in opset {self.opset}",
-                    why=f"opset {self.opset} defines {schema.op_type}-{schema.since_version}",
-                    next="export with a newer opset_version",
-                )
+                raise without_keyword(schema, name, self.opset)
         if not schema.is_variadic and len(operands) > len(names):
             raise UserError(
                 "E202",

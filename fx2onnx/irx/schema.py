@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -71,6 +72,33 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
         input_dtypes=tuple(_dtypes(types_of(parameter, found)) for parameter in inputs),
         alike=_alike([parameter.type_str for parameter in inputs], variadic and inputs[-1].is_homogeneous),
     )
+
+
+def without_keyword(schema: OpSchema, name: str, opset: int) -> UserError:
+    """E202 for a keyword that is neither an attribute nor an input of the operator in that opset."""
+    newest = onnx.defs.onnx_opset_version()
+    opsets = range(opset + 1, newest + 1 if not schema.domain else opset + 1)
+    later = (each for each in opsets if name in _keywords(schema_of(schema.op_type, each, schema.domain)))
+    since = next(later, None)
+    if since is not None:
+        return UserError(
+            "E202",
+            f"{schema.op_type} has no {name} in opset {opset}",
+            why=f"opset {opset} defines {schema.op_type}-{schema.since_version}",
+            next=f"export with opset_version={since} or newer",
+        )
+    known = _keywords(schema)
+    close = difflib.get_close_matches(name, known, n=1)
+    return UserError(
+        "E202",
+        f"{schema.op_type} has no attribute or input {name!r}",
+        why=f"{schema.op_type}-{schema.since_version} has {', '.join(known)}",
+        next=f"did you mean {close[0]!r}?" if close else "check the name",
+    )
+
+
+def _keywords(schema: OpSchema) -> list[str]:
+    return [*schema.input_names, *schema.attribute_types]
 
 
 def _dtypes(types: frozenset[str]) -> frozenset[ir.DataType] | None:

@@ -239,7 +239,10 @@ def _missing_error(
     names = sorted(known_names() | {str(overload) for overload in table.entries})
     target, count = missing.most_common(1)[0]
     node = first[target]
-    closest = difflib.get_close_matches(str(target), names, n=1, cutoff=0.6)
+    own = str(target).partition(".")[0]
+    closest = difflib.get_close_matches(
+        str(target), [each for each in names if each.startswith(f"{own}.")], n=1, cutoff=0.6
+    )
     others = "; ".join(
         f"{other} ({times}, first at {where_of(first[other])})"
         for other, times in missing.items()

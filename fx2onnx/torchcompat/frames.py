@@ -8,6 +8,7 @@ import sys
 import traceback
 from types import CodeType, FrameType
 
+import numpy as np
 import torch
 from torch.autograd import graph as autograd_graph
 
@@ -30,6 +31,9 @@ _ANSWERING_FILES = {
     os.path.join(TORCH_FOLDER, *path) for path in (["__init__.py"], ["fx", "experimental", "sym_node.py"])
 }
 """Files of torch that make functions of sizes by the hundred, and register none as answering."""
+_SITE = os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))) + os.sep
+_CALLED = (_SITE + "numpy" + os.sep, _SITE + "scipy" + os.sep)
+"""Folders of libraries of which the line that calls them says more than one of theirs."""
 USER, ENTRANCE, OTHER = "user", "entrance", ""
 _kinds: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
 """The owner of a code object, by the object's id; the object is kept. Code of equal functions in two files is equal,
@@ -80,18 +84,22 @@ def user_frame(within: CodeType | None = None) -> FrameType | None:
 
 
 def user_location(within: CodeType | None = None) -> SourceLocation | None:
-    """The innermost line outside torch and fx2onnx; of the frames that ``within`` called, where it is given."""
-    frame = user_frame(within)
+    """The innermost line outside torch and fx2onnx, and outside NumPy and SciPy where other code calls them; of the frames
+    that ``within`` called, where it is given.
+    """
+    frame = asking = user_frame(within)
+    while frame is not None and frame.f_code.co_filename.startswith(_CALLED):
+        frame = frame.f_back
+    if frame is not asking and (frame is None or not is_user(frame.f_code)):
+        frame = asking
     return None if frame is None else location_at(frame.f_code, frame.f_lineno)
 
 
 def user_location_of(error: BaseException) -> SourceLocation | None:
-    """The innermost line outside torch and fx2onnx that the error passed."""
-    found = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if is_user(frame.f_code):
-            found = location_at(frame.f_code, line)
-    return found
+    """The innermost line outside torch and fx2onnx, and outside NumPy and SciPy where other code calls them, that the error passed."""
+    passed = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__) if is_user(f.f_code)]
+    own = [each for each in passed if not each[0].co_filename.startswith(_CALLED)]
+    return location_at(*(own or passed)[-1]) if passed else None
 
 
 def location_at(code: CodeType, line: int) -> SourceLocation:

@@ -7,20 +7,23 @@ from collections.abc import Callable
 from types import FrameType, FunctionType
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import fx2onnx
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import CodePatch, answers_for_caller
+from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Captured, where_of
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.shapes import symnode
 from fx2onnx.cli.outcome import reports_errors
 from fx2onnx.torchcompat import frames
-from fx2onnx.torchcompat.frames import asking_frame, is_user, location_at, user_location
+from fx2onnx.torchcompat.frames import asking_frame, is_user, location_at, user_location, user_location_of
 
 BOTH = pytest.mark.parametrize("is_registered", [True, False], ids=["registered", "not registered"])
 ELSEWHERE = "/elsewhere/renamed.py"
@@ -49,6 +52,31 @@ def test_the_file_of_a_function_does_not_decide_whether_it_answers(file: str, is
     ask = registered_if(is_registered, compiled(file))
     expected = "test_the_file_of_a_function_does_not_decide_whether_it_answers" if is_registered else "ask"
     assert name_of(ask(asking_frame)) == expected
+
+
+@pytest.mark.parametrize("window", ["hanning", "hamming", "blackman", "bartlett"])
+def test_the_line_that_calls_a_library_is_the_users(window: str) -> None:
+    """The size is needed in NumPy's code; the advice is for a call of NumPy's windows."""
+    call = getattr(np, window)
+    forward = {
+        "hanning": lambda x: x * torch.from_numpy(np.hanning(x.shape[0])),
+        "hamming": lambda x: x * torch.from_numpy(np.hamming(x.shape[0])),
+    }.get(window, lambda x: x * torch.from_numpy(call(x.shape[0])))
+    with pytest.raises(UserError, match="E105") as caught:
+        fx2onnx.export(forward, (torch.ones(5),), dynamic_shapes={"x": {0: "n"}})
+    assert caught.value.where is not None
+    assert caught.value.where.file == __file__
+    assert any("_window" in step for step in caught.value.next) == (window in ("hanning", "hamming"))
+
+
+def test_a_library_is_the_place_where_nobody_else_calls_it() -> None:
+    ask = compiled(np.__file__)
+    asked = ask(user_location)
+    with pytest.raises(TypeError, match="not callable") as caught:
+        ask(None)
+    inner = caught.tb.tb_next
+    places = [asked, user_location_of(caught.value), user_location_of(caught.value.with_traceback(inner))]
+    assert [place and place.file for place in places] == [__file__, __file__, np.__file__]
 
 
 @pytest.mark.parametrize("file", [ELSEWHERE, frames.__file__])

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from fx2onnx.base.errors import InternalError
+from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
@@ -43,6 +43,21 @@ def value_of(op: Emit, result: ir.Value, shape: tuple[int, ...]) -> np.ndarray:
     )
     model = ir.serde.serialize_model(ir.Model(graph, ir_version=9)).SerializeToString()
     return InferenceSession(model).run(None, {"x": np.zeros(shape, np.float32)})[0]
+
+
+@pytest.mark.parametrize(
+    ("opset", "op_type", "name", "said"),
+    [
+        (20, "ReduceMean", "axis", r"no attribute or input 'axis'.*has data, axes, .*did you mean 'axes'"),
+        (13, "ReduceMean", "keepdim", r"no attribute or input 'keepdim'.*did you mean 'keepdims'"),
+        (20, "Relu", "slope", r"no attribute or input 'slope'.*Relu-14 has X.*check the name"),
+        (13, "Reshape", "allowzero", r"no allowzero in opset 13.*opset_version=14"),
+    ],
+)
+def test_a_misspelled_keyword_is_told_from_one_of_later_opsets(opset: int, op_type: str, name: str, said: str) -> None:
+    op = emitter(N, opset=opset)
+    with pytest.raises(UserError, match=f"(?s)E202.*{said}"):
+        op.node(op_type, op.builder.inputs[0], **{name: 1})
 
 
 @pytest.mark.parametrize("opset", [11, 20])

@@ -90,9 +90,9 @@ class Counted:
     def __iter__(self) -> Iterator[Value]:
         return current_loops().iterator(self.series, None)  # type: ignore[no-any-return]
 
-    def some(self) -> torch.Tensor:
-        """All elements along a new first axis, of which there have to be some."""
-        return listed(self).some()  # type: ignore[no-any-return]
+    def some(self, is_typed: bool = False) -> torch.Tensor:
+        """All elements as ``Turns.some`` gives them."""
+        return listed(self).some(is_typed)  # type: ignore[no-any-return]
 
     def __reversed__(self) -> Iterator[Value]:
         return current_loops().iterator(self.series.turned(), None)  # type: ignore[no-any-return]
@@ -132,10 +132,12 @@ class Turns(list):  # type: ignore[type-arg]
         is_nested = len(held) == 1 and isinstance(held[0], list | tuple)
         return _stacked(held[0]) if is_nested else stacked(self)
 
-    def some(self) -> torch.Tensor:
-        """All elements along a new first axis, of which there have to be some."""
-        current_loops().expects_some(self.length())
-        return self.whole()
+    def some(self, is_typed: bool = False) -> torch.Tensor:
+        """All elements along a new first axis: at least one, except for numbers whose dtype is given (``is_typed``)."""
+        whole = self.whole()
+        if not is_typed or whole.dim() > 1:
+            current_loops().expects_some(self.length())
+        return whole
 
     def series(self) -> Elements:
         """The elements by their numbers."""

@@ -31,7 +31,7 @@ def _tensor(original: Function) -> Function:
     def tensor(data: object, *args: object, **kwargs: Number) -> object:
         if not _holds_size(data) or args or not kwargs.keys() <= _KEYWORDS:
             return original(data, *args, **kwargs)
-        made = _stacked(data)
+        made = _stacked(data, is_typed=kwargs.get("dtype") is not None)
         return made.to(kwargs.get("device") or made.device, kwargs.get("dtype") or made.dtype)
 
     return tensor
@@ -60,11 +60,11 @@ def _is_whole(item: object) -> bool:
 
 
 @answers_for_caller
-def _stacked(data: Number) -> torch.Tensor:
-    if isinstance(data, np.ndarray):
-        data = data.tolist()
+def _stacked(data: Number, is_typed: bool = False) -> torch.Tensor:
+    """The numbers of nested lists as a tensor. ``is_typed``: its dtype is given, so that a list may be empty."""
+    data = data.tolist() if isinstance(data, np.ndarray) else data
     if type(data) in LENGTHS:
-        whole = data.some()
+        whole = data.some(is_typed)
         return whole.to(torch.get_default_dtype()) if whole.dtype == torch.float64 else whole  # type: ignore[no-any-return]
     if isinstance(data, list | tuple):
         parts = [_stacked(part) for part in data]
@@ -83,7 +83,7 @@ def _stacked(data: Number) -> torch.Tensor:
 def _new(kind: type, *args: Number, **kwargs: Number) -> Number:
     """``torch.Tensor([n, 2])``: of the default dtype."""
     if kind is torch.Tensor and THREAD.captures and len(args) == 1 and not kwargs and _is_list_of_sizes(args[0]):
-        return _stacked(args[0]).to(torch.get_default_dtype())
+        return _stacked(args[0], is_typed=True).to(torch.get_default_dtype())
     return _OWN_NEW(kind, *args, **kwargs)
 
 
@@ -94,7 +94,7 @@ def _is_list_of_sizes(data: object) -> bool:
 @answers_for_caller
 def _new_tensor(self: torch.Tensor, data: Number, **kwargs: Number) -> Number:
     if THREAD.captures and kwargs.keys() <= _KEYWORDS and _holds_size(data):
-        return _stacked(data).to(kwargs.get("device") or self.device, kwargs.get("dtype") or self.dtype)
+        return _stacked(data, is_typed=True).to(kwargs.get("device") or self.device, kwargs.get("dtype") or self.dtype)
     return _OWN_NEW_TENSOR(self, data, **kwargs)
 
 

@@ -131,11 +131,12 @@ def _alone(attempt: Attempt, single_calls: tuple[tuple[type, ...], Called] | Non
         with Changes(), Changes():
             _wait_for_others()
             stop.put()
-            keep_process_state()
+            may_have_drawn = keep_process_state()
             if single_calls is not None:
                 call_as_one(attempt.root, *single_calls)
-            is_symbolic = attempt.program.strategy == "symbolic"
-            captured = _compared(attempt) if is_symbolic else _succeeded(attempt, []).captured
+            captured = _result(attempt)
+            if may_have_drawn():
+                captured.warnings += road("random draws").notes_on_numbers(captured, lambda: _result(attempt))
         if not stop.was_met:
             return captured
     except (ImportNeeded, Exception):
@@ -143,6 +144,11 @@ def _alone(attempt: Attempt, single_calls: tuple[tuple[type, ...], Called] | Non
             raise
     import_compiler()
     return _alone(attempt, single_calls)
+
+
+def _result(attempt: Attempt) -> Captured:
+    """The result of all attempts, of which ``attempt`` is the first."""
+    return _compared(attempt) if attempt.program.strategy == "symbolic" else _succeeded(attempt, []).captured
 
 
 def _first_attempt(request: Request, arguments: Arguments, asked: Requested) -> Attempt:

@@ -31,7 +31,7 @@ RARE_ROADS = {
     "changed state": "recording.changed_state",
     "quantised operands": "quantized.operands",
     "sparse operands": "overloads.sparse",
-    "draws beside other threads": "python.random_draws",
+    "random draws": "python.random_draws",
     "a failed attempt": "remedies",
     "a failed run": "failures",
     "errors that forward catches": "caught",

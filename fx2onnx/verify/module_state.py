@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import warnings
 import weakref
 from collections import Counter
@@ -21,7 +22,14 @@ from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.capture.captured import RETURNS_STATE
 from fx2onnx.capture.python.held_names import Names
 from fx2onnx.capture.python.inputs import HELD, Arguments, Leaf
-from fx2onnx.capture.python.module_state import keep, keep_host_states, keep_numbers, memory_of, snapshot_of
+from fx2onnx.capture.python.module_state import (
+    host_states,
+    keep,
+    keep_host_states,
+    keep_numbers,
+    memory_of,
+    snapshot_of,
+)
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import UNSTEADY, Row, Verdict
 from fx2onnx.quantize.places import IN_FLOAT32, IN_INT8
@@ -218,6 +226,8 @@ _WRITTEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.W
 """Parameters that forward is known to write into."""
 _SEEN: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, frozenset[str]]] = weakref.WeakKeyDictionary()
 """The parameters that a first run wrote into, in training mode or not."""
+_DRAWING: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+"""Modules that have drawn random numbers of Python or NumPy."""
 
 
 @contextlib.contextmanager
@@ -240,6 +250,21 @@ def _trained(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, value
         if value.is_leaf and value.grad is not None:
             yield f"{name}.grad", value.grad
+
+
+def draws_of_python(root: torch.nn.Module) -> bool:
+    """Return whether a run has drawn random numbers of Python or NumPy: all runs begin with the same state of these."""
+    return root in _DRAWING
+
+
+@contextlib.contextmanager
+def other_draws() -> Iterator[None]:
+    """Inside, Python and NumPy draw other random numbers."""
+    with Changes():
+        keep_host_states()
+        random.seed(random.getrandbits(64))
+        np.random.seed(random.getrandbits(32))
+        yield
 
 
 def with_state(
@@ -274,7 +299,8 @@ class Unsteady(Exception):
 
 
 OUTSIDE = (
-    "it depends on what is not the module's, such as a global variable, a clock, or an operator without fixed results"
+    "it depends on what is not the module's, such as random numbers of Python or NumPy, a global variable, a clock, or an "
+    "operator without fixed results"
 )
 
 
@@ -286,6 +312,7 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
     with Changes():
         tree = ModuleTree(root)
         keep_host_states()
+        before = host_states()
         keep_modes()
         written = _WRITTEN.get(root, frozenset()) | _seen(root)
         known = {name: value for name, value in _trained(root) if name in written} if written else {}
@@ -299,6 +326,8 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
             before_change(noting.put_back)
         with noting or contextlib.nullcontext():
             yield places, Names(held)
+        if host_states() != before:
+            _DRAWING.add(root)
         if noting is not None:
             _SEEN.setdefault(root, {})[root.training] = frozenset(noting.saved)
 

@@ -25,7 +25,7 @@ from fx2onnx.verify.conditioning import Regular
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
-from fx2onnx.verify.module_state import Unsteady
+from fx2onnx.verify.module_state import Unsteady, draws_of_python, other_draws
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.precision import as_module_has_it
 from fx2onnx.verify.rounding import Moved, Unmoved
@@ -119,6 +119,9 @@ class Outputs:
             verdict.rows += self._judged_by_movements(open_rows)
         if is_lenient:
             verdict.rows[before:] = _without_habits(verdict.rows[before:], verdict)
+        if draws_of_python(self._eager.root) and not all(row.ok for row in verdict.rows[before:]):
+            with contextlib.suppress(TimeoutError), other_draws():
+                self._compare_again()
         why = UNDEFINED if self._is_unsteady else CUT_SHORT
         if (self._is_cut_short or self._is_unsteady) and sample.name != "sample":
             texts = [why.format(sample.name, row.output) for row in verdict.rows[before:] if not row.ok]
@@ -312,11 +315,13 @@ class Outputs:
 
     def _require_steady(self, again: Sequence[Array]) -> None:
         """Note where eager PyTorch gives something else than before: on some inputs kernels read what nobody wrote.
-        ``again``: what it gave where at most equal numbers were chosen among otherwise. Raises: Unsteady on the example
-        inputs.
+        ``again``: what it gave where at most equal numbers were chosen among otherwise.
         """
-        if not again or self._is_as_before(again):
-            return
+        if again and not self._is_as_before(again):
+            self._compare_again()
+
+    def _compare_again(self) -> None:
+        """Note whether a further run gives something else. Raises: Unsteady on the example inputs."""
         self._is_unsteady = not self._is_as_before(self._run(Unmoved()))
         if self._is_unsteady and self._sample.name == "sample":
             raise Unsteady(self._eager.root, self._eager.arguments.objects())

@@ -9,6 +9,7 @@ import io
 import itertools
 import queue
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -210,10 +211,50 @@ def test_other_inputs_on_which_nothing_is_defined_are_left_out() -> None:
 def test_numbers_of_the_process_are_the_same_in_each_run() -> None:
     module = Holds(None, lambda _: random.random() + float(np.random.rand()))
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-    verdict = verify(fx2onnx.export(module, (X,)), module, (X,))
+    with pytest.warns(fx2onnx.ExportWarning, match="draws random numbers"):
+        result = fx2onnx.export(module, (X,))
+    verdict = verify(result, module, (X,))
     assert verdict.ok, verdict.describe()
     assert {row.by for row in verdict.rows} <= {"difference"}
     assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+
+
+def unused(_: object) -> float:
+    random.random()
+    np.random.rand()
+    return 2.0
+
+
+def seeded(_: object) -> float:
+    random.seed(3)
+    np.random.seed(3)
+    return random.random() + float(np.random.rand())
+
+
+DRAWS: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "random": (lambda _: random.random(), True),
+    "numpy": (lambda _: float(np.random.rand()), True),
+    "constant": (lambda _: torch.from_numpy(np.random.rand(3)), True),
+    "unused": (unused, False),
+    "seeded": (seeded, False),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_numbers_of_python_and_numpy_in_the_file_are_named(name: str) -> None:
+    take, is_kept = DRAWS[name]
+    module, x = Holds(None, take), torch.arange(1.0, 4.0)
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fx2onnx.ExportWarning)
+        result = fx2onnx.export(module, (x,))
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+    assert any("random numbers" in text for text in result.report.warnings) == is_kept
+    assert verify(result, module, (x,)).ok
+    random.random(), np.random.rand()
+    verdict = verify(result, module, (x,))
+    assert verdict.ok != is_kept
+    assert ("random numbers of Python or NumPy" in verdict.unverified) == is_kept
 
 
 def test_a_copy_goes_on_by_itself() -> None:

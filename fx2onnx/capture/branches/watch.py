@@ -13,7 +13,6 @@ import dis
 import functools
 import math
 import os
-import random
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
@@ -28,6 +27,7 @@ import torch
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.memoized import Bounded
+from fx2onnx.capture.python.module_state import host_states
 from fx2onnx.torchcompat.frames import is_user
 
 Trace: TypeAlias = Callable[[FrameType, str, object], "Trace | None"]
@@ -208,10 +208,10 @@ class Contents:
             content = _content(holder)
             self._kept.append((holder, content))
             pending += [part for part in content if type(part) in _CONTAINERS]
-        self._drawn = _draws()
+        self._drawn = host_states()
 
     def changed(self) -> bool:
-        return self._drawn != _draws() or any(not _is_same(_content(holder), kept) for holder, kept in self._kept)
+        return self._drawn != host_states() or any(not _is_same(_content(holder), kept) for holder, kept in self._kept)
 
 
 def _content(holder: object) -> list[object]:
@@ -230,12 +230,6 @@ def _is_equal(one: object, other: object) -> bool:
     if one is other:
         return True
     return type(one) is type(other) and isinstance(one, bool | int | float | str) and one == other
-
-
-def _draws() -> object:
-    """The state of Python's and NumPy's random generators."""
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), name, keys.tobytes(), rest  # type: ignore[union-attr]
 
 
 def lasting_changes(modules: Iterable[torch.nn.Module]) -> Callable[[FrameType, object], str]:

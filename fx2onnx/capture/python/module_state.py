@@ -4,12 +4,12 @@ of random numbers."""
 from __future__ import annotations
 
 import functools
+import pickle
 import random
-import sys
 import threading
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 
 from fx2onnx.base.changes import before_change
@@ -134,35 +134,32 @@ def weight_names(tree: ModuleTree) -> dict[int, tuple[str, str, torch.Tensor]]:
     return {id(tensor): (name, kind, tensor) for name, kind, tensor in tree.tensors}
 
 
-def keep_process_state() -> None:
+def keep_process_state() -> Callable[[], bool]:
     """Until ``Changes`` end, forward may enter modes, set seeds and draw random numbers: afterwards torch's modes are as before, and the
-    process draws as if it had not.
+    process draws as if it had not. Returns a function that says whether Python's or NumPy's numbers may have been drawn since.
     """
+    before, own = host_states(), {}
     if threading.active_count() == 1:
-        before_change(functools.partial(_put_states_back, *_states()))
+        before_change(functools.partial(_put_torch_state_back, torch.get_rng_state()))
+        keep_host_states()
     else:
-        road("draws beside other threads").draw_apart()
+        own = road("random draws").draw_apart()
     keep_modes()
+    return lambda: bool(own) or host_states() != before
 
 
 def keep_host_states() -> None:
     """Until ``Changes`` end, forward may draw random numbers of Python and NumPy: afterwards they go on as if it had
     not."""
-    before_change(functools.partial(_put_host_states_back, *_states()[1:]))
+    before_change(functools.partial(random.setstate, random.getstate()))
+    before_change(functools.partial(np.random.set_state, np.random.get_state(legacy=False)))
 
 
-def _states() -> tuple[torch.Tensor, tuple[Any, ...], object]:
-    numpy_random = sys.modules.get("numpy.random")
-    return torch.get_rng_state(), random.getstate(), numpy_random.get_state() if numpy_random else None
+def host_states() -> object:
+    """The states of Python's and NumPy's random generators, which ``==`` compares."""
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
-def _put_states_back(torch_state: torch.Tensor, python_state: tuple[Any, ...], numpy_state: object) -> None:
-    if not torch.equal(torch.get_rng_state(), torch_state):
-        torch.set_rng_state(torch_state)
-    _put_host_states_back(python_state, numpy_state)
-
-
-def _put_host_states_back(python_state: tuple[Any, ...], numpy_state: object) -> None:
-    random.setstate(python_state)
-    if numpy_state is not None:
-        sys.modules["numpy.random"].set_state(numpy_state)
+def _put_torch_state_back(state: torch.Tensor) -> None:
+    if not torch.equal(torch.get_rng_state(), state):
+        torch.set_rng_state(state)

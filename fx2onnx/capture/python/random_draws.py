@@ -1,4 +1,5 @@
-"""Random numbers that forward draws, and seeds that it sets, beside other threads: apart from those of the process, which these draw.
+"""Random numbers that forward draws: those of Python and NumPy that are constants of the file, and all, and seeds that it sets, beside
+other threads: apart from those of the process, which these draw.
 
 What forward draws of torch is never drawn: it is a node of the graph. Python's and NumPy's numbers come from a generator of
 its own, which begins where the process's is.
@@ -17,6 +18,9 @@ import torch
 
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import CodePatch, put_name
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import Captured, where_of
+from fx2onnx.capture.rare_roads import road
 
 Functions: TypeAlias = dict[str, Callable[..., Any]]
 
@@ -29,9 +33,43 @@ class _Thread(threading.local):
 _THREAD = _Thread()
 
 
-def draw_apart() -> None:
-    """Until ``Changes`` end, this thread draws numbers of its own."""
-    put_name(_THREAD, "own", {})
+def notes_on_numbers(captured: Captured, run_again: Callable[[], Captured]) -> list[str]:
+    """A warning if the program holds numbers that forward drew: one of a few further runs, which draw others, gives another one."""
+    for _ in range(_RUNS):
+        try:
+            where = _other_constant(captured, run_again())
+        except Exception as error:  # forward is the user's code: other numbers may lead it to a mistake
+            where = error.where if isinstance(error, UserError) else None
+        if where is not _SAME:
+            return [f"{_REPEATED} ({where})" if where else _REPEATED]
+    return []
+
+
+def _other_constant(captured: Captured, other: Captured) -> object:
+    """The line of the first constant with other numbers, or ``_SAME``. Raises UserError E102 where the calls differ."""
+    road("symbolic trace").check_same_program(captured, other)
+    constants = [
+        [weight for weight in each.weights.values() if weight.kind == "constant"] for each in (captured, other)
+    ]
+    for one, two in zip(*constants, strict=True):
+        if one.tensor is not two.tensor and not torch.equal(one.tensor, two.tensor):
+            return where_of(one.node)
+    return _SAME
+
+
+_RUNS = 3
+"""A branch with even chances is missed once in eight exports."""
+_SAME = object()
+_REPEATED = (
+    "forward draws random numbers with Python's random or numpy.random; the file repeats those of the export: draw them "
+    "with torch.rand or torch.randint, or pass them to forward"
+)
+
+
+def draw_apart() -> dict[str, object]:
+    """Until ``Changes`` end, this thread draws numbers of its own. Returns the generators that it will have used."""
+    own: dict[str, object] = {}
+    put_name(_THREAD, "own", own)
     for code_patch in _of_torch():
         code_patch.put_in()
     for module in _GENERATORS:
@@ -41,6 +79,7 @@ def draw_apart() -> None:
             if not any(space.get(name) is function for name, function in instead.items()):
                 before_change(functools.partial(_give_back, space, instead, functions))
                 space.update(instead)
+    return own
 
 
 def _give_back(space: dict[str, object], instead: Functions, functions: Functions) -> None:

@@ -17,6 +17,7 @@ import torch.fx
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.torchcompat.frames import user_location_of
 from fx2onnx.torchcompat.tracing import trace
 
@@ -78,6 +79,14 @@ def _difference(node: torch.fx.Node, why: str) -> UserError:
     return UserError("E102", ANOTHER_PROGRAM, where=where_of(node), module_path=path, why=why, next=RUN_INSTEAD)
 
 
+def _spelled(operand: Any) -> Any:
+    """``operand``; for a nested program the text of its calls."""
+    if not isinstance(operand, Nested):
+        return operand
+    calls = [(node.target, tuple(map(_spelled, node.args)), node.meta.get("val")) for node in operand.graph.nodes]
+    return str((calls, operand.inputs, operand.outputs))
+
+
 def _program(captured: Captured) -> list[tuple[object, torch.fx.Node]]:
     """Every call as (overload, arguments), with operands as the position of their node."""
     index: dict[torch.fx.Node, Any] = {}
@@ -85,12 +94,12 @@ def _program(captured: Captured) -> list[tuple[object, torch.fx.Node]]:
     for node in captured.graph.nodes:
         if node.op == "call_function":
             index[node] = len(calls)
-            operands = torch.fx.map_arg((node.args, node.kwargs), lambda operand: index[operand])
+            operands = torch.fx.map_arg((tuple(map(_spelled, node.args)), node.kwargs), lambda operand: index[operand])
             calls.append(((node.target, operands, str(node.meta["val"])), node))
         else:
             weight = captured.weights.get(str(node.target)) if node.op == "get_attr" else None
             index[node] = "constant" if weight is not None and weight.kind == "constant" else str(node.target)
     outputs = [index.get(o.value, o.value) if isinstance(o.value, torch.fx.Node) else o.value for o in captured.outputs]
-    if calls:
-        calls.append((outputs, calls[-1][1]))
+    if index:
+        calls.append((outputs, calls[-1][1] if calls else next(iter(index))))
     return calls

@@ -23,7 +23,6 @@ from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import NUMBERS, Reason
 from fx2onnx.capture.settle import after_run, numbers_stay_sizes, settled, with_loops
-from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.sizes.assumptions import Specialization
 from fx2onnx.sizes.expr import Dim
@@ -217,9 +216,11 @@ def _unrolled(failed: Failed, start: Attempt) -> Attempt | Outcome:
     if isinstance(done, Recorded):
         return settled(done)
     if isinstance(done.error, UserError) and getattr(failed.error, "code", "") != "E101":
-        since = road("sizes that not every number fits").no_loop_since(failed.error)
+        specializing = road("sizes that not every number fits")
+        since = specializing.no_loop_since(failed.error)
         done.error.why += since
-        done.error.add_next([LOOP_IN_TENSORS] if since else [])
+        steps = specializing.steps_since(failed.error) if since else ()
+        done.error.add_next(steps[-1:], before=steps[:-1])
     return after_failure(done, start)
 
 

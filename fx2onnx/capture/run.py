@@ -245,6 +245,13 @@ def _fake_input(tracer: Tracer, leaf: Leaf) -> torch.Tensor:
 _HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+_RETURNS_LIST = (
+    "forward returns a list of a dynamic length, and no torch.stack of it",
+    "return one tensor: torch.stack(out) in the place of the list out, of padded tensors where they differ",
+)
+"""The reason for refusing such a list, and the step to take."""
+
+
 def graph_outputs(
     tracer: Tracer, result: object, arguments: Arguments, returned: list[object]
 ) -> tuple[list[GraphOutput], Rebuild]:
@@ -269,9 +276,7 @@ def graph_outputs(
             else:
                 returned.append(value)
             if type(value) in LENGTHS:
-                raise tracer.plugin("loops").refused(
-                    "forward returns a list of a dynamic length, and no torch.stack of it"
-                )
+                raise tracer.plugin("loops").refused(*_RETURNS_LIST)
             if value is not None and is_own:
                 others.append(f"{leaf.path() or 'it'} is a {type(value).__name__}")
             continue

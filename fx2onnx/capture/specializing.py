@@ -171,6 +171,12 @@ def no_loop_since(failure: BaseException | None) -> str:
     return f"; that cannot be a loop of the file, since {text}{where}"
 
 
+def steps_since(failure: BaseException | None) -> tuple[str, ...]:
+    """The steps to take where Python loops as often as a size says, and that cannot be a loop of the file."""
+    is_of_loop = isinstance(failure, UserError) and failure.what.startswith(NO_LOOP)
+    return tuple(failure.next) if is_of_loop else (LOOP_IN_TENSORS,)  # type: ignore[union-attr]
+
+
 def _weights_with(attempt: Attempt, size: object) -> str:
     """The end of a sentence that names the weights which have that size."""
     weights = attempt.root.named_parameters() if size != 1 else ()
@@ -214,7 +220,7 @@ def _looping(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv)
         why=f"Python loops there as often as {put_shortly(turns.size)} says, which is {turns.value} for the example inputs"
         + no_loop_since(attempt.branching.loop_failure),
         next=(
-            LOOP_IN_TENSORS,
+            *steps_since(attempt.branching.loop_failure),
             f"or make the size static (leave {name} out of dynamic_shapes)",
             *([f"or declare the range with so many turns: {declared(name, sizes)}"] if is_range and sizes else []),
         ),

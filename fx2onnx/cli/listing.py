@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -120,6 +121,11 @@ def ops_command(
     if not result and pattern is not None and not any(fits(row["overload"], pattern) for row in every):
         from fx2onnx.sources.registry import fail_unknown
 
+        spaces = {row["overload"].partition(".")[0] for row in every}
+        space = re.match(r"(\w+)(::|\.\w+\.\w+$)", pattern)
+        if space is not None and space[1] not in spaces:
+            step = "this list has PyTorch's operators only: write a translation of your own (docs/adding_an_op.md)"
+            raise UserError("E601", f"no operator of the namespace '{space[1]}' is listed", next=step)
         fail_unknown("overload", pattern, [row["overload"] for row in every], hint="fx2onnx ops")
     if json_output:
         print_json(result)

@@ -173,19 +173,36 @@ def numbers(x: torch.Tensor) -> Any:
     return (x, 1) if x.sum() > 0 else (x, 2.5)
 
 
+def table(x: torch.Tensor) -> torch.Tensor:
+    return {0: torch.relu, 1: torch.tanh}[(x.long().sum() % 2).item()](x)
+
+
+def listed(x: torch.Tensor) -> Any:
+    return [row * 2 for row in x.nonzero()]
+
+
 def a_value(x: torch.Tensor) -> torch.Tensor:
     return x * math.sqrt(float(x.sum()))
 
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [(structures, "different structures"), (dtypes, "different types"), (numbers, "numbers"), (a_value, "only when")],
+    [
+        (structures, "different structures"),
+        (table, "only when"),
+        (listed, "list of a dynamic length"),
+        (dtypes, "different types"),
+        (numbers, "numbers"),
+        (a_value, "only when"),
+    ],
 )
 def test_what_cannot_be_joined_is_refused(function: Any, why: str) -> None:
     with pytest.raises(UserError) as caught:
         fx2onnx.export(function, (X,), data_branches="if")
     assert caught.value.code == "E104"
     assert why in caught.value.why
+    step = {structures: "one padded or concatenated", table: "key of a dict", listed: "torch.stack(out)"}.get(function)
+    assert step is None or step in caught.value.next[0]
 
 
 def many_returns(x: torch.Tensor) -> torch.Tensor:

@@ -121,6 +121,8 @@ def test_patterns(pattern: str) -> None:
 
 
 def test_table_is_one_line_an_overload() -> None:
+    unknown = invoke("ops", "mylib::gated_pool")
+    assert "PyTorch's operators only" in unknown.stderr
     done = invoke("ops", "aten.gelu.default")
     heading, row = done.stdout.splitlines()
     assert heading.split() == ["overload", "opset", "source"]

@@ -45,8 +45,8 @@ class Path:
     decisions: list[Decision]
 
 
-def unjoined(error: UserError, why: str) -> UserError:
-    """``error``, saying why both branches cannot be in one file."""
+def unjoined(error: UserError, why: str, *steps: str) -> UserError:
+    """``error``, saying why both branches cannot be in one file; ``steps`` to take before all others."""
     found = UserError(
         error.code,
         error.what,
@@ -54,7 +54,7 @@ def unjoined(error: UserError, why: str) -> UserError:
         module_path=error.module_path,
         node=error.node,
         why=f"{error.why}; {why}",
-        next=[step for step in error.next if step != KEEP_BOTH],
+        next=[*steps, *(step for step in error.next if step != KEEP_BOTH)],
     )
     found.inputs = error.inputs
     return found
@@ -234,7 +234,10 @@ class Merge:
         one, two = self._one.captured, self._two.captured
         if [output.name for output in one.outputs] != [output.name for output in two.outputs]:
             names = [", ".join(output.name for output in captured.outputs) for captured in (one, two)]
-            raise self._refused(f"the branches return different structures ({names[0]}; {names[1]})")
+            why = f"the branches return different structures ({names[0]}; {names[1]})"
+            raise unjoined(
+                self._error, why, "return as many tensors in each branch, or one padded or concatenated tensor"
+            )
         changed = {mutation.name: mutation for captured in (two, one) for mutation in captured.mutations}
         before = {weight.name: weight.node for weight in self._weights.values()}
         before |= {graph_input.name: self._copy.seen[graph_input.node] for graph_input in one.inputs}

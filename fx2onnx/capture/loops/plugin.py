@@ -284,12 +284,12 @@ class Loops(RunPlugin):
         with self.tracer.mode:
             return join([known.get(id(one), one) for one in args[0]], *args[1:], **kwargs)
 
-    def refused(self, what: str) -> UserError:
-        """The error of a loop that cannot be a loop of the file."""
+    def refused(self, what: str, *steps: str) -> UserError:
+        """The error of a loop that cannot be a loop of the file; ``steps`` to take before all others."""
         error: UserError = self.tracer.values.refuse(
             "E105",
             NO_LOOP + what,
-            next=LOOP_IN_TENSORS,
+            next=(*steps, LOOP_IN_TENSORS),
         )
         return error
 

@@ -287,8 +287,9 @@ def _check_count(tracer: Tracer, count: Scalar) -> None:
         error = tracer.values.refuse(
             "E104",
             "how many parts a tensor is divided into is known only when the model runs",
-            why=f"there are {count}, and Python makes a list of them",
+            why=f"there are {count}, a data-dependent number, and Python makes a list of them",
             next=(
+                "return or use one tensor in the place of the list, such as x.reshape(-1, size)",
                 "take each part that is needed as a slice, such as x[:size] in the place of x.split(size)[0]",
                 "or give Python the number: as an argument of forward, or as that of the names in a, b = x.split(size)",
             ),

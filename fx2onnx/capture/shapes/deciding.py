@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Set
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Guard, Specialization, put_shortly
@@ -172,11 +173,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
             "Python needs a data-dependent number",
             where=where,
             why=f"{dim} is known only when the model runs",
-            next=(
-                "where it counts the turns of a loop, write the loop with torch.while_loop",
-                "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
-                "or keep it a tensor, or pass it as an argument of forward",
-            ),
+            next=_ways_without_number(where),
         )
         raise because(
             Reason.TURNS if loops() or env.during in _PARTS else Reason.PLAIN_NUMBER,
@@ -202,6 +199,20 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
 def has_turns(env: ShapeEnv, names: Set[str]) -> bool:
     """Return whether Python looped as often as one of these sizes says."""
     return any(done.is_turns and done.size.symbols() & names for done in env.specializations.values())
+
+
+def _ways_without_number(where: SourceLocation | None) -> list[str]:
+    """The steps to take where Python needs a data-dependent number."""
+    line = line_of(where.file, where.line) if where is not None else ""
+    steps = [
+        "where it chooses one of several, as a key of a dict does: if and elif on the tensor, torch.where, or "
+        "torch.stack(them)[x], indexed with the tensor x",
+        "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
+        "or keep it a tensor, or pass it as an argument of forward",
+    ]
+    if loops() or re.search(r"\b(for|while)\b", line):
+        return ["where it counts the turns of a loop, write the loop with torch.while_loop", *steps[1:]]
+    return [step for step in steps if ".item(" not in line or "x.item()" not in step]
 
 
 def _refuse_unrolled(env: ShapeEnv, turns: Specialization) -> None:

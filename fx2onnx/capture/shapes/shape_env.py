@@ -325,10 +325,11 @@ class ShapeEnv(SizesOfRun):
             if asserted_by_user():
                 self.assume(relation, where)
                 return True
+            names = ", ".join(sorted(relation.symbols() & self.unbacked))
             error = UserError(
                 *DATA_DECIDES,
                 where=where,
-                why=f"whether {relation} holds is known only when the model runs",
+                why=f"whether {relation} holds is known only when the model runs; {names} is a data-dependent number",
                 next=(*KEEP_TENSORS, KEEP_BOTH),
             )
             error = with_inputs(error, self.inputs_behind(relation.symbols()))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.fast.compiled import compiled, f32, i32, is_plain, operand
+from fx2onnx.runner.fast.compiled import compiled, f32, i32, inlined, is_plain, operand
 from fx2onnx.runner.fast.taps import (
     CODES,
     LANES,
@@ -129,28 +129,29 @@ def _pad_last(x: Array, top: int, left: int, out: Array) -> None:
                     out[i, j, c] = f32(0)
 
 
+@inlined
+def _finished(x: Any, is_gated: bool, shift: Any, low: Any, high: Any) -> Any:
+    """x within bounds, or times a bounded gate; NaN stays NaN."""
+    z = x + shift if is_gated else x
+    z = low if z < low else z
+    z = high if z > high else z
+    return x * z if is_gated else z
+
+
 @compiled
 def _finish_last(y: Array, bias: Array, is_gated: bool, shift: Any, low: Any, high: Any) -> None:
-    """Bias and activation of rows of channels in place: bounds, or times a bounded gate; NaN stays NaN."""
+    """Bias and activation in place, where channels are the last axis."""
     for r in range(y.shape[0]):
         for c in range(y.shape[1]):
-            x = y[r, c] + bias[c]
-            z = x + shift if is_gated else x
-            z = low if z < low else z
-            z = high if z > high else z
-            y[r, c] = x * z if is_gated else z
+            y[r, c] = _finished(y[r, c] + bias[c], is_gated, shift, low, high)
 
 
 @compiled
 def _finish_first(y: Array, bias: Array, is_gated: bool, shift: Any, low: Any, high: Any) -> None:
-    """The same of channels of positions."""
+    """Bias and activation in place, where channels are the first axis."""
     for c in range(y.shape[0]):
         for p in range(y.shape[1]):
-            x = y[c, p] + bias[c]
-            z = x + shift if is_gated else x
-            z = low if z < low else z
-            z = high if z > high else z
-            y[c, p] = x * z if is_gated else z
+            y[c, p] = _finished(y[c, p] + bias[c], is_gated, shift, low, high)
 
 
 def _finisher(bias: Array, activation: str, bounds: tuple[float, float] | None) -> Epilogue:

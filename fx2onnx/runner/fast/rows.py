@@ -8,20 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.fast.compiled import exp, f32, i32, is_plain, number_of, operand, ordered, summing
+from fx2onnx.runner.fast.compiled import exp, f32, i32, inlined, is_plain, number_of, operand, ordered, summing
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array
 
 
+@inlined
+def _largest(x: Any, r: int) -> Any:
+    """The largest number of row r, by the order of their bits."""
+    most = i32(-2147483648)
+    for j in range(x.shape[1]):
+        most = max(most, ordered(x[r, j]))
+    return number_of(most)
+
+
 @summing
 def _softmax(x: Array, y: Array) -> None:
     for r in range(x.shape[0]):
-        most = i32(-2147483648)
-        for j in range(x.shape[1]):
-            most = max(most, ordered(x[r, j]))
-        top = number_of(most)
+        top = _largest(x, r)
         total = f32(0)
         for j in range(x.shape[1]):
             e = exp(x[r, j] - top)
@@ -35,10 +41,7 @@ def _softmax(x: Array, y: Array) -> None:
 @summing
 def _log_softmax(x: Array, y: Array) -> None:
     for r in range(x.shape[0]):
-        most = i32(-2147483648)
-        for j in range(x.shape[1]):
-            most = max(most, ordered(x[r, j]))
-        top = number_of(most)
+        top = _largest(x, r)
         total = f32(0)
         for j in range(x.shape[1]):
             total += exp(x[r, j] - top)

@@ -40,6 +40,7 @@ from fx2onnx.capture.settle import after_run
 from fx2onnx.capture.shapes.dynamic import is_plain, set_dynamic_axes, shapes_of, unknown_names
 from fx2onnx.capture.shapes.requested import Requested
 from fx2onnx.torchcompat import shape_specs
+from fx2onnx.torchcompat.frames import know_places
 from fx2onnx.torchcompat.late_imports import CompilerStop, ImportNeeded, import_compiler
 from fx2onnx.torchcompat.modules import ModuleTree
 
@@ -291,7 +292,7 @@ _NO_MODULE = (
 def as_module(module: Any) -> torch.nn.Module:
     """An ``nn.Module`` for whatever can be exported. Raises UserError E001."""
     if isinstance(module, torch.export.ExportedProgram):
-        return module.module()
+        return know_places(module.module())
     if isinstance(module, type) and issubclass(module, torch.nn.Module):
         name = module.__name__
         raise UserError(
@@ -303,7 +304,7 @@ def as_module(module: Any) -> torch.nn.Module:
     if isinstance(module, torch.nn.DataParallel):
         return as_module(module.module)
     if isinstance(module, torch.nn.Module):
-        return module
+        return know_places(module) if isinstance(module, torch.fx.GraphModule) else module
     if callable(module) and not isinstance(module, Shown):  # results of export are callable, too
         return _FunctionModule(module)
     is_state = isinstance(module, Mapping) and any(isinstance(value, torch.Tensor) for value in module.values())

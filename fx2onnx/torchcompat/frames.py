@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from types import CodeType, FrameType
@@ -23,6 +24,8 @@ _NOT_USER = (
     "<frozen",
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
+_TORCH_INSTALLED = os.sep + os.path.join("site-packages", "torch") + os.sep
+"""The folder of torch as installed on any machine; a saved program comes from another."""
 _PROGRAMS = (os.path.join(TORCH_FOLDER, "_export", "db") + os.sep, os.path.join(TORCH_FOLDER, "testing") + os.sep)
 """Folders of torch that hold modules to export."""
 _CALLS_SCRIPTED = os.path.join(TORCH_FOLDER, "testing", "_internal", "common_utils.py")
@@ -40,6 +43,9 @@ _kinds: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
 and its hash takes long."""
 _locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(20_000)
 """Locations by the id of the code and the line."""
+_written_for: Bounded[int, tuple[CodeType, dict[int, SourceLocation]]] = Bounded(1_000)
+"""The lines of the user for which the lines of generated code were written, by the id of the code; the code is kept."""
+_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 
 
 def is_user(code: CodeType) -> bool:
@@ -103,10 +109,38 @@ def user_location_of(error: BaseException) -> SourceLocation | None:
 
 
 def location_at(code: CodeType, line: int) -> SourceLocation:
+    """The place of a line of code; of code that a graph generated, the place that the line was captured at, where it is known."""
     known = _locations.get((id(code), line))
     if known is None:
-        known = _locations[id(code), line] = code, SourceLocation(code.co_filename, line, code.co_name)
+        _, places = _written_for.get(id(code), (code, {}))
+        place = places.get(line) or SourceLocation(code.co_filename, line, code.co_name)
+        known = _locations[id(code), line] = code, place
     return known[1]
+
+
+def know_places(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Take an error in the generated code of ``module`` for one at the user's line that was captured, where its nodes say it."""
+    for graph in module.modules():
+        numbers = getattr(graph, "_lineno_map", None)
+        if isinstance(graph, torch.fx.GraphModule) and numbers:
+            nodes = list(graph.graph.nodes)
+            lines = {number + graph._prologue_start: nodes[at] for number, at in numbers.items() if at < len(nodes)}
+            code = type(graph).forward.__code__
+            _written_for[id(code)] = (
+                code,
+                {line: place for line, node in lines.items() if (place := _captured_at(node))},
+            )
+    return module
+
+
+def _captured_at(node: torch.fx.Node) -> SourceLocation | None:
+    """The innermost line outside torch in the stack that a node was captured with."""
+    own = None
+    for found in _FRAME.finditer(node.meta.get("stack_trace") or ""):
+        file = found["file"]
+        if not file.startswith(_NOT_USER) and _TORCH_INSTALLED not in file:
+            own = SourceLocation(file, int(found["line"]), found["function"])
+    return own
 
 
 @answers_for_caller

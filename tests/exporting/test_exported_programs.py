@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,34 @@ def test_the_sample_and_the_sizes_of_a_program_are_those_of_the_file() -> None:
     feeds = {each.name: torch.randn(rows, 2).numpy() for each, rows in zip(session.get_inputs(), (10, 20), strict=True)}
     with pytest.raises(fx2onnx.Fx2OnnxError, match=f"{name} <= 9"):
         session.run(None, feeds)
+
+
+class Eigenvalues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eig(self.linear(x))[0]  # the line
+
+
+@pytest.mark.parametrize("form", ["program", "saved", "strict"])
+def test_an_error_in_a_program_is_at_the_line_that_was_captured(form: str, tmp_path: Path) -> None:
+    program = torch.export.export(Eigenvalues(), (torch.randn(3, 3),), strict=form == "strict")
+    if form == "saved":
+        torch.export.save(program, tmp_path / "program.pt2")
+        program = torch.export.load(tmp_path / "program.pt2")
+    with pytest.raises(
+        fx2onnx.UserError, match=r"(?s)E203.*test_exported_programs\.py:\d+, in forward.*> .*# the line"
+    ):
+        fx2onnx.export(program)
+
+
+def test_nodes_of_a_program_have_the_lines_that_were_captured() -> None:
+    program = torch.export.export(Shifted(), (X, torch.randn(4, 2)))
+    texts = [prop.value for node in fx2onnx.export(program).model_proto.graph.node for prop in node.metadata_props]
+    assert "eval_with_key" not in str(texts)
+    assert f"{Path(__file__).name}" in str(texts)
 
 
 def test_sizes_that_are_others_and_a_number() -> None:

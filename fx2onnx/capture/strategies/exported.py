@@ -17,6 +17,7 @@ from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.capture.python.inputs import Arguments, refuse_objects
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.frames import know_places
 from fx2onnx.torchcompat.graphs import forget_sizes
 
 
@@ -40,7 +41,7 @@ def made(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
             arguments.notes.extend(line for line in caught.lines if line not in arguments.notes)
             forget_sizes(program.graph)
-            return program.module()
+            return know_places(program.module())
         except Exception as cause:  # torch.export passes on whatever forward raises, besides its own classes
             failure = failure or cause
     try:

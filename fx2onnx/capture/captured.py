@@ -91,6 +91,17 @@ class Symbol:
     node: torch.fx.Node
     axis: int | None
 
+    def origin(self) -> str:
+        """The text that says where the number comes from, with the line."""
+        where = where_of(self.node)
+        place = f" ({where.relative_file()}:{where.line})" if where is not None else ""
+        if self.axis is None:
+            return f"{self.name} is a number from data{place}"
+        operator = getattr(self.node.target, "overloadpacket", self.node.target)
+        return (
+            f"{self.name} is the size of axis {self.axis} of {getattr(operator, '__name__', operator)}'s result{place}"
+        )
+
 
 def symbols_of(node: torch.fx.Node) -> Iterator[Symbol]:
     """The sizes of a node's value that are symbols, each as that axis."""

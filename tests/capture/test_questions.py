@@ -116,6 +116,25 @@ def test_the_message_of_a_check_needs_no_numbers() -> None:
             fx2onnx.export(other, (x,))
 
 
+def _by_rows(x: torch.Tensor) -> torch.Tensor:
+    rows = x.nonzero()
+    return rows.float() if rows.shape[0] * 2 > 3 else x.int()
+
+
+def _by_number(x: torch.Tensor) -> torch.Tensor:
+    number = x.int().sum().item()
+    return x.float() if number > 3 else x.int()
+
+
+@pytest.mark.parametrize(
+    ("asks", "origin"),
+    [(_by_rows, r"axis 0 of nonzero's result \(.*\.py:\d+\)"), (_by_number, r"from data \(.*\.py:\d+\)")],
+)
+def test_a_number_that_decides_is_said_with_its_line(asks: Any, origin: str) -> None:
+    with pytest.raises(fx2onnx.UserError, match=rf"(?s)E104.*{origin}"):
+        fx2onnx.export(asks, (torch.ones(3),), data_branches="error")
+
+
 def test_the_questions_are_many() -> None:
     assert sum(map(len, FAMILIES.values())) * len(PLACES) >= 300
     assert all(len(set(questions)) == len(questions) for questions in FAMILIES.values())

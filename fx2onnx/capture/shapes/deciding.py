@@ -172,7 +172,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
             "E104",
             "Python needs a data-dependent number",
             where=where,
-            why=f"{dim} is known only when the model runs",
+            why=f"{dim} is known only when the model runs; {env.origins(dim.symbols())}",
             next=_ways_without_number(where),
         )
         raise because(

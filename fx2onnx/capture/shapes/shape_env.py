@@ -325,11 +325,10 @@ class ShapeEnv(SizesOfRun):
             if asserted_by_user():
                 self.assume(relation, where)
                 return True
-            names = ", ".join(sorted(relation.symbols() & self.unbacked))
             error = UserError(
                 *DATA_DECIDES,
                 where=where,
-                why=f"whether {relation} holds is known only when the model runs; {names} is a data-dependent number",
+                why=f"whether {relation} holds is known only when the model runs; {self.origins(relation.symbols())}",
                 next=(*KEEP_TENSORS, KEEP_BOTH),
             )
             error = with_inputs(error, self.inputs_behind(relation.symbols()))
@@ -457,3 +456,12 @@ class ShapeEnv(SizesOfRun):
         """The inputs that data-dependent sizes depend on."""
         tracer = self.tracer()
         return tracer.inputs_behind_sizes(names) if tracer is not None else []
+
+    def origins(self, names: frozenset[str]) -> str:
+        """The text that says where those of the sizes that depend on data come from."""
+        tracer = self.tracer()
+        known = tracer.values.symbols if tracer is not None else {}
+        unbacked = sorted(names & self.unbacked)
+        return ", ".join(
+            known[name].origin() if name in known else f"{name} is a number from data" for name in unbacked
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from fx2onnx import verify
 from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.registry import unregister
-from fx2onnx.torchcompat import operators
 from tests.support import check
 
 DOMAIN = "fx2onnx_tests"
@@ -221,19 +219,6 @@ def test_a_mistake_in_a_users_translation_is_the_users(translation: Any, complai
     assert caught.value.code == "E001"
     assert complaint in str(caught.value)
     assert "test_custom_ops.py" in str(caught.value)
-
-
-def test_torch_finds_its_overloads_after_an_export_that_looked_for_decompositions() -> None:
-    """``torch.export`` keeps a set of overloads, and some have another hash while a module is captured."""
-    utils = importlib.import_module("torch._export.utils")
-    library = torch.library.Library("after_decompositions", "DEF")
-    library.define("unknown(Tensor x) -> Tensor")
-    library.impl("unknown", torch.empty_like, "Meta")
-    operators.decompositions.cache_clear()
-    utils._collect_all_valid_cia_ops_for_aten_namespace.cache_clear()
-    with pytest.raises(UserError, match="E201"):
-        fx2onnx.export(lambda x: torch.ops.after_decompositions.unknown(x), (torch.ones(3),))
-    assert torch.ops.aten.size.int in utils._collect_all_valid_cia_ops()
 
 
 def test_an_operator_without_tensors_gives_its_number() -> None:

@@ -112,6 +112,22 @@ class Delegate:
         return getattr(self.original, name)
 
 
+class WithHashOf(partial[Any]):
+    """A function with the hash of ``original``: an overload has that of what it calls, and torch keeps sets of overloads, whichever
+    thread makes them first.
+    """
+
+    hash: int
+
+    def __new__(cls, original: object, function: Callable[..., Any]) -> WithHashOf:
+        made = super().__new__(cls, function)
+        made.hash = hash(original)
+        return made
+
+    def __hash__(self) -> int:
+        return self.hash
+
+
 class CodePatch:
     """``function`` calls ``replacement(original)`` while the patch is in; ``original`` computes what it computes otherwise. ``why``: the
     reason in ``PATCHED``.

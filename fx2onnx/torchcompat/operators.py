@@ -36,12 +36,7 @@ mkldnn_is_enabled: Callable[[], bool] = torch._C._get_mkldnn_enabled
 @lru_cache(maxsize=1)
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """PyTorch's decompositions into core ATen overloads (those into ``prims`` help nobody here)."""
-    found = dict(core_aten_decompositions())
-    # torch keeps a set of overloads that this made. During a capture some overloads have another hash, so torch has to make it again.
-    utils = importlib.import_module("torch._export.utils")
-    if kept := getattr(utils, "_collect_all_valid_cia_ops_for_aten_namespace", None):
-        kept.cache_clear()
-    return found
+    return dict(core_aten_decompositions())
 
 
 def registered_overloads(namespace: str) -> Iterator[OpOverload]:

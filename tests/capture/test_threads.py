@@ -372,3 +372,13 @@ def test_a_block_of_another_thread_does_not_outlive_it() -> None:
     assert inside.wait(20)
     during_capture(lambda: (out.set(), thread.join()))
     assert torch.backends.cudnn.enabled
+
+
+def test_overloads_keep_their_hash() -> None:
+    """torch keeps sets of overloads, whichever thread makes them first."""
+    packets = [
+        getattr(torch.ops.aten, name) for name in ("size", "numel", "_assert_scalar", "sym_constrain_range", "add")
+    ]
+    keys = [*packets, *(getattr(packet, name) for packet in packets for name in packet.overloads())]
+    seen = during_capture(lambda: set(keys))
+    assert all(key in seen for key in keys)

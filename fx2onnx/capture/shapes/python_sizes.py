@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.base.code_patch import THREAD, Why, answers_for_caller, put_name
+from fx2onnx.base.code_patch import THREAD, Why, WithHashOf, answers_for_caller, put_name
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_tensors
@@ -51,7 +51,8 @@ def install_size_functions() -> Mapping[int, object]:
     for why, wrapped in (*_WRAPPED, (Why.QUESTIONS, _questions()), (_ORDER, _planners())):
         for space, name, wrap in wrapped:
             original = getattr(space, name)
-            put_name(space, name, _for_thread(original, wrap), why)
+            instead = _for_thread(original, wrap)
+            put_name(space, name, WithHashOf(original, instead) if name == "_op" else instead, why)
             functions[id(original)] = getattr(space, name)
     for name, value in (*size_tensors.METHODS.items(), *_METHODS.items()):
         put_name(torch.Tensor, name, value, Why.SIZES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -24,7 +25,8 @@ from fx2onnx.irx.names import scope_of, source_of
 from fx2onnx.judge.engines import ENGINES
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
 from fx2onnx.proof import span_products  # noqa: F401  (whose rules register themselves)
-from fx2onnx.proof.nodes import Array, attributes_of
+from fx2onnx.proof.domains import check_domain, seen_fault
+from fx2onnx.proof.nodes import Array, attributes_of, reads_of
 from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.spans import RULES, Call, Interval, unit_of
 from fx2onnx.semantics.folding import compute_all
@@ -222,7 +224,9 @@ class _Walk:
             fixed = self._fixed(node)
             if fixed is not None:
                 return fixed
-            made = RULES[node.op_type](self._call(node, notes))
+            call = self._call(node, notes)
+            check_domain(call)
+            made = RULES[node.op_type](call)
             spans = made if isinstance(made, list) else [made]
             return [*spans, *[self._unknown(name) for name in node.output[len(spans) :]]]
         except (LookupError, ValueError, TypeError, AssertionError):
@@ -277,8 +281,16 @@ class _Walk:
                     True,
                     " ".join(filter(None, (node.name or name, source_of(_metadata(node))))),
                 )
+        if not notes:
+            notes += filter(None, [next(filter(None, map(partial(self._seen, node), self.samples[1:])), None)])
         for kind, problem in notes:
             self.found.findings.append(self._finding(node, kind, problem))
+
+    def _seen(self, node: onnx.NodeProto, sample: Mapping[str, Any]) -> tuple[str, str] | None:
+        """The fault that one sampled input shows at a node, where the bounds do not tell."""
+        operands = [sample.get(name, self.file.constants.get(name)) for name in (*node.input, *reads_of(node))]
+        found = seen_fault([sample.get(name) for name in node.output], operands)
+        return None if found is None else (found[0], f"{node.op_type} {found[1]}")
 
     def _finding(self, node: onnx.NodeProto, kind: str, problem: str, most: float = np.inf) -> RangeFinding:
         name, metadata = node.name or node.output[0], _metadata(node)

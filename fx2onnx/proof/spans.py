@@ -178,12 +178,15 @@ _DATA: dict[str, tuple[int, ...]] = {
     "Concat": (),
 }
 """Operators whose outputs hold elements of these operands; of none: of all."""
+_INDEXED = frozenset(["GatherElements", "GatherND", "ScatterElements", "ScatterND"])
 
 
 def _moved(call: Call) -> list[Interval]:
     """Each output element is one of an operand's."""
     if call.attrs.get("reduction", "none") not in ("none", b"none"):
         raise LookupError(call.op_type)
+    if call.op_type in _INDEXED and call.span(1).value is None:
+        return [_anywhere(call)]
     data = _DATA[call.op_type] or range(len(call.args))
     rest = [None if not call.has(index) or index in data else call.constant(index) for index in range(len(call.args))]
 
@@ -193,6 +196,18 @@ def _moved(call: Call) -> list[Interval]:
 
     parts = zip(*map(run, (lambda s: s.low, lambda s: s.high, lambda s: s.error, lambda s: s.lowest)), strict=True)
     return [Interval(low, high, error, None, least) for low, high, error, least in parts]
+
+
+def _anywhere(call: Call) -> Interval:
+    """Elements from, or written to, places that inputs choose: between the bounds of all of them."""
+    data = call.span(0)
+    if call.op_type.startswith("Gather"):
+        shape = call.run(data.low, np.zeros(call.span(1).low.shape, np.int64))[0].shape
+        ends = data.low.min(initial=np.inf), data.high.max(initial=-np.inf), data.error.max(initial=0)
+        return Interval(*(np.full(shape, end) for end in ends))
+    new = call.span(2)
+    low, high = np.minimum(data.low, new.low.min(initial=np.inf)), np.maximum(data.high, new.high.max(initial=-np.inf))
+    return Interval(low, high, np.maximum(data.error, new.error.max(initial=0)))
 
 
 RULES.update(dict.fromkeys(_DATA, _moved))
@@ -211,9 +226,6 @@ def _gather(call: Call) -> Interval:
     data, places = call.span(0), call.span(1)
     axis = int(call.attrs.get("axis", 0)) % data.low.ndim
     rows = data.low.shape[axis]
-    if places.low.size and (places.low.min() < -rows or places.high.max() > rows - 1):
-        told = f"{places.low.min():.0f} to {places.high.max():.0f} of {rows} rows"
-        call.notes.append(("index", f"an index is out of range: {told}"))
     if places.value is not None:
         return Interval(*(call.run(each, places.value)[0] for each in (data.low, data.high, data.error)))
     first, last = np.clip(places.low.min(), -rows, rows - 1), np.clip(places.high.max(), -rows, rows - 1)
@@ -286,11 +298,14 @@ def _reciprocal(call: Call) -> Interval:
     return inverse_of(call, call.span(0))
 
 
+def reaches_zero(x: Interval) -> Array:
+    """True for each element that may be 0, in real numbers or in floats."""
+    return np.asarray((np.minimum(x.lowest, x.low) <= 0) & (x.high + x.error >= 0))
+
+
 def inverse_of(call: Call, x: Interval) -> Interval:
-    """``1 / x``, with a note where a divisor may be 0."""
-    is_open = (np.minimum(x.lowest, x.low) <= 0) & (x.high + x.error >= 0)
-    if is_open.any():
-        call.notes.append(("division", f"a divisor can be 0: it is from {x.low.min():.6g} to {x.high.max():.6g}"))
+    """``1 / x``, of which nothing is known where the divisor may be 0."""
+    is_open = reaches_zero(x)
     nearest = np.minimum(np.abs(x.low), np.abs(x.high))
     floats = np.where(x.low > 0, x.lowest, nearest - x.error)
     low, high = np.where(is_open, -np.inf, 1 / x.high), np.where(is_open, np.inf, 1 / x.low)
@@ -298,14 +313,6 @@ def inverse_of(call: Call, x: Interval) -> Interval:
     made = Interval.between(low, high, np.where(is_open, np.inf, error))
     made = Interval(made.low, made.high, made.error + call.rounded(made.size + made.error))
     return made.above(np.zeros(()), x.lowest)
-
-
-def _positive(call: Call, x: Interval) -> None:
-    least = x.lowest.min(initial=np.inf)
-    if least < 0:
-        call.notes.append(("nan", f"{call.op_type} of a negative number gives NaN: it is from {x.low.min():.6g}"))
-    elif least == 0 and call.op_type == "Log":
-        call.notes.append(("division", "Log of 0 gives -inf"))
 
 
 def _slope_log(low: Array, high: Array) -> Array:
@@ -328,8 +335,6 @@ _RISING: dict[str, Callable[[Array, Array], Any]] = {
 
 def _rising(call: Call) -> Interval:
     x = call.span(0)
-    if call.op_type == "Log":
-        _positive(call, x)
     if call.op_type in ("LeakyRelu", "Elu", "HardSigmoid") and not 0 <= float(call.attrs.get("alpha", 0)) <= 1:
         raise LookupError(call.op_type)
     rest = [call.constant(index).astype(np.float64) if call.has(index) else None for index in range(1, len(call.args))]
@@ -347,9 +352,7 @@ RULES.update(dict.fromkeys(_RISING, _rising))
 
 @rule("Sqrt")
 def _sqrt(call: Call) -> Interval:
-    x = call.span(0)
-    _positive(call, x)
-    return root_of(call, x)
+    return root_of(call, call.span(0))
 
 
 def root_of(call: Call, x: Interval) -> Interval:

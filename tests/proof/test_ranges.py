@@ -144,11 +144,45 @@ def test_each_rule_bounds_its_operator(tmp_path: Path, made: onnx.NodeProto, dty
         ([node("Log", "x", "y")], 0, 1, {"division"}),
         ([node("Mul", "x", "x", "y")], 0, 1e30, {"overflow"}),
         ([node("Softmax", "x", "y")], -1e30, 1e30, set()),
+        ([node("Acos", "x", "y")], -1, 2, {"nan"}),
+        ([node("Acos", "x", "y")], -1, 1, set()),
+        ([node("Atanh", "x", "y")], 0, 1, {"division"}),
+        ([node("Pow", "x", "c", "y")], -1, 1, {"nan"}),
+        ([node("Pow", "c", "x", "y")], -1, 1, set()),
+        ([node("Neg", "x", "n"), node("Pow", "x", "n", "y")], 0, 1, {"division"}),
+        ([node("Mod", "c", "x", "y", fmod=1)], 0, 1, {"division"}),
+        ([node("Tan", "x", "t"), node("Sub", "t", "t", "y")], 0, 1, set()),
+        ([node("Cosh", "x", "y")], 0, 200, {"overflow"}),
+        (
+            [node("Cosh", "x", "h"), node("Sub", "h", "h", "s"), node("Where", "b", "s", "x", "y")],
+            0,
+            200,
+            {"overflow", "nan"},
+        ),
+        *(
+            ([node("Cast", "x", "i", to=onnx.TensorProto.INT64), *last], -3, high, kinds)
+            for high, kinds in ((2, set()), (3, {"index"}))
+            for last in (
+                [node("Gather", "row", "i", "y", axis=1)],
+                [node("GatherElements", "row", "i", "y", axis=-1)],
+                [node("Reshape", "i", "tall", "j"), node("GatherND", "column", "j", "y")],
+                [node("ScatterElements", "row", "i", "x", "y", axis=1)],
+                [node("Reshape", "i", "tall", "j"), node("ScatterND", "column", "j", "flat", "y")],
+            )
+        ),
     ],
 )
 def test_findings_of_small_graphs(tmp_path: Path, nodes: Any, low: float, high: float, kinds: set[str]) -> None:
-    onnx.save(graph_of(nodes, ["batch", 3], c=np.float32(0.1)), tmp_path / "m.onnx")
-    found = fx2onnx.value_ranges(tmp_path / "m.onnx", {"x": (low, high)})
+    column = np.arange(3, dtype=np.float32)
+    constants = {
+        "row": column[None],
+        "column": column,
+        "tall": np.array([3, 1], np.int64),
+        "flat": column,
+        "b": np.array(True),
+    }
+    onnx.save(graph_of(nodes, ["batch", 3], c=np.float32(0.1), **constants), tmp_path / "m.onnx")
+    found = fx2onnx.value_ranges(tmp_path / "m.onnx", {"x": (low, high)}, sizes={"batch": 1})
     assert {each.kind for each in found.findings} == kinds
 
 

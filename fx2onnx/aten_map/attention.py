@@ -289,7 +289,11 @@ def _scaled_dot_product(
             next="put causality into the mask",
         )
     if attn_mask is not None and op.dtype(attn_mask) not in (BOOL, FLOAT, op.dtype(query)):
-        raise UserError("E101", f"a mask of {op.dtype(attn_mask).name} beside queries of {op.dtype(query).name}")
+        raise UserError(
+            "E101",
+            f"a mask of {op.dtype(attn_mask).name} beside queries of {op.dtype(query).name}",
+            next="give a mask of bool, of float32 or of the queries' dtype",
+        )
     need_weights = len(op.result) > 1
     if need_weights and attn_mask is not None and op.dtype(attn_mask) == BOOL:
         attn_mask = op.cast(attn_mask, op.dtype(query))  # this overload adds what it gets: True is 1

@@ -52,6 +52,23 @@ CODES: dict[str, str] = {
     "E900": "a fault of fx2onnx itself",
 }
 
+STEPS: dict[str, tuple[str, ...]] = {
+    "E203": (
+        "write that part of the module with other operators, or give it a translation of your own: @fx2onnx.translates",
+    ),
+    "E301": ("give a path in a folder that exists and can be written to",),
+    "E302": (
+        "check that this is the file you mean, and that it is complete: a download, a copy or git-lfs may have cut it",
+    ),
+    "E303": (
+        "export the file again with the tool that wrote it; onnx.checker.check_model(PATH, full_check=True) may say more",
+    ),
+    "E401": ("fx2onnx show FILE prints the inputs, and session.get_inputs() has them",),
+    "E402": ("give the runner a kernel with fx2onnx.runner.kernel, or run the file in onnxruntime",),
+    "E404": ("raise the limit with an option of the runner where the file is trusted",),
+}
+"""The steps to take for errors that name none of their own, by code."""
+
 
 def first_line(error: BaseException | None) -> str:
     """The first line that the error says; where it says nothing, the name of its class."""
@@ -113,7 +130,7 @@ class Fx2OnnxError(Exception):
         self.module_path = module_path
         self.node = node
         self.why = why
-        self.next: tuple[str, ...] = (next,) if isinstance(next, str) else tuple(next)
+        self.next: tuple[str, ...] = ((next,) if isinstance(next, str) else tuple(next)) or STEPS.get(code, ())
         super().__init__(self.render())
         if _MADE.errors is not None:
             _MADE.errors.append(self)
@@ -138,7 +155,8 @@ class Fx2OnnxError(Exception):
     def add_next(self, steps: Sequence[str], *, before: Sequence[str] = ()) -> None:
         """Say more of what to do, where an error passes that knows it: ``before`` the steps that it has, and after them."""
         if steps or before:
-            self.next = (*before, *self.next, *steps)
+            own = () if self.next == STEPS.get(self.code) else self.next
+            self.next = (*before, *own, *steps)
             self.args = (self.render(),)
 
     def as_dict(self) -> dict[str, Any]:

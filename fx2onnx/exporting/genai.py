@@ -67,7 +67,12 @@ def config_of(model: Any, result: ExportResult) -> dict[str, Any]:
     heads, width = int(key[1]), int(key[3])  # type: ignore[arg-type]
     tokens = {name: _token(name, generation, text) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     if tokens["eos_token_id"] is None:
-        raise UserError("E601", f"{type(model).__name__} has no eos_token_id", why="onnxruntime-genai needs one")
+        raise UserError(
+            "E601",
+            f"{type(model).__name__} has no eos_token_id",
+            why="onnxruntime-genai needs one",
+            next="set eos_token_id in config.json or generation_config.json",
+        )
     if tokens["pad_token_id"] is None:
         end = tokens["eos_token_id"]
         tokens["pad_token_id"] = end[0] if isinstance(end, list) else end

@@ -80,7 +80,8 @@ def run_session(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
         if not type(cause).__module__.startswith("onnxruntime"):
             raise
         why = " ".join(str(cause).split())[:600]  # the sizes that do not fit are in the lines behind the first
-        raise UserError("E403", "onnxruntime failed while running the model", why=why) from cause
+        step = "fx2onnx run FILE --input NAME=FILE.npy runs it in the bundled runner, whose errors name node and values"
+        raise UserError("E403", "onnxruntime failed while running the model", why=why, next=step) from cause
 
 
 def open_runner(model: str | bytes) -> Run:

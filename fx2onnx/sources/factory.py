@@ -84,6 +84,7 @@ def _find(module_name: str, path: str) -> Callable[..., object]:
             f"importing {module_name} raised {type(error).__name__}",
             where=_deepest_user_frame(error),
             why=summary(error),
+            next=f"python -c 'import {module_name}' raises it, too: fix the import",
         ) from error
     for part in path.split("."):
         if not hasattr(place, part):

@@ -171,7 +171,10 @@ def convert_opset(model: ir.Model, target: int) -> None:
         return
     if current and current < LEAST:
         raise UserError(
-            "E202", f"files of opset {current} are not converted", why=f"conversion begins at opset {LEAST}"
+            "E202",
+            f"files of opset {current} are not converted",
+            why=f"conversion begins at opset {LEAST}",
+            next=f"convert it to opset {LEAST} with onnx.version_converter first",
         )
     infer_types(model)
     missing: dict[ir.Node, str] = {}

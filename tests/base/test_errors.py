@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fx2onnx
-from fx2onnx.base.errors import CODES, Fx2OnnxError, InternalError, UserError, VerificationError
+from fx2onnx.base.errors import CODES, STEPS, Fx2OnnxError, InternalError, UserError, VerificationError
 from fx2onnx.base.source import SourceLocation
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
@@ -51,6 +51,16 @@ def test_fields_as_json_and_through_pickle() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
     assert again.as_dict() == error.as_dict()
+
+
+@pytest.mark.parametrize("code", STEPS)
+def test_an_error_says_what_to_do_whoever_raises_it(code: str) -> None:
+    error = UserError(code, "it fails")
+    assert error.next == STEPS[code]
+    assert STEPS[code][0] in str(error)
+    error.add_next(["a step that knows more"])
+    assert error.next == ("a step that knows more",)
+    assert UserError(code, "it fails", next="its own step").next == ("its own step",)
 
 
 @pytest.mark.parametrize(("kind", "exit_code"), [(UserError, 2), (InternalError, 1), (VerificationError, 1)])

@@ -216,7 +216,9 @@ def _of_variables(leaf: Leaf, axis: int, size: torch.SymInt, asked: Requested) -
         ) from cause
     if isinstance(found, int) and found != leaf.tensor.shape[axis]:
         raise UserError(
-            "E105", f"dynamic_shapes says {found} for {place}, the example input has {leaf.tensor.shape[axis]}"
+            "E105",
+            f"dynamic_shapes says {found} for {place}, the example input has {leaf.tensor.shape[axis]}",
+            next="give an example input of that size, or a name in the place of the number",
         )
     return found
 

@@ -48,6 +48,7 @@ _SUMS = frozenset(
         "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa",
         "grid_sampler_2d", "grid_sampler_3d", "avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
         "adaptive_avg_pool1d", "affine_grid_generator", "_cdist_forward", "_euclidean_dist",
+        "hann_window", "hamming_window", "blackman_window", "bartlett_window", "kaiser_window",
     ]
 )  # fmt: skip
 """Operators whose errors are as large as those of the largest numbers beside: sums of terms that cancel."""

@@ -246,7 +246,7 @@ OPERATORS: Mapping[str, Program] = {
     "fftfreq": lambda x: torch.fft.fftfreq(x.shape[0]),
     "rfftfreq": lambda x: torch.fft.rfftfreq(x.shape[0], 0.5),
     "hann_window": lambda x: torch.hann_window(x.shape[0]),
-    "hamming_window": lambda x: torch.hamming_window(x.shape[0] + 3, False),
+    "hamming_window": lambda x: torch.hamming_window(x.shape[0] + 3, False, 0.3, beta=0.9, pin_memory=False),
     "blackman_window": lambda x: torch.blackman_window(x.shape[0], periodic=False),
     "batch_norm": lambda x: F.batch_norm(x.t(), torch.zeros(x.shape[0]), torch.ones(x.shape[0])),
     "instance_norm": lambda x: F.instance_norm(torch.cat([x, x + 1]).t()[None]),

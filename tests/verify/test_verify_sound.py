@@ -117,3 +117,18 @@ def test_a_module_that_writes_into_its_parameters_is_as_before(dtype: torch.dtyp
         assert verdict.ok, verdict.describe()
         assert fx2onnx.verify.locate(result, module, (x,)) is None
         assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        lambda x: x * torch.blackman_window(x.shape[0]),
+        lambda x: x * torch.hamming_window(x.shape[0], False, 0.3, 0.9, layout=torch.strided),
+    ],
+    ids=["blackman", "hamming"],
+)
+def test_windows_whose_waves_cancel(window: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What is left at the ends, or between two places, is rounding, and multiplied alone at length 2."""
+    result = fx2onnx.export(Given(window), (normal(2),), dynamic_shapes=({0: "n"},))
+    assert not result.report.assumptions
+    assert verify(result, Given(window), (normal(2),)).ok

@@ -16,8 +16,7 @@ from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.shapes.size_math import Number
-from fx2onnx.capture.shapes.symnode import DimNode, sym_int
-from fx2onnx.sizes.expr import apply
+from fx2onnx.capture.shapes.symnode import DimNode
 from fx2onnx.torchcompat.pytrees import pytree
 
 Function: TypeAlias = Callable[..., Number]
@@ -133,7 +132,8 @@ def _is_size(number: Number) -> bool:
     return type(number) is torch.SymInt
 
 
-_MADE = frozenset({"dtype", "device", "out"})
+_MEMORY = {"layout", "pin_memory", "requires_grad"}
+"""Keywords of functions that make tensors which say nothing of the numbers."""
 
 
 @answers_for_caller
@@ -148,31 +148,24 @@ def _linspace(original: Function) -> Function:
 
     def linspace(start: Number, end: Number, steps: Number, **kwargs: Number) -> Number:
         steps = _number("steps", steps)
-        if not _is_size(steps) or not kwargs.keys() <= _MADE:
+        if not _is_size(steps):
             return original(start, end, steps, **kwargs)
         if "out" in kwargs:
             return _into(linspace(start, end, steps, dtype=kwargs["out"].dtype), kwargs["out"])
         index = torch.arange(steps, dtype=kwargs.get("dtype") or torch.get_default_dtype(), device=kwargs.get("device"))
-        node: Number = steps.node
-        step = (end - start) / sym_int(node.env, apply("max", node.value - 1, 1))
+        step = (end - start) / max(steps - 1, 1)
         return torch.where(index * 2 < steps, start + step * index, end - step * (steps - 1 - index))
 
     return linspace
 
 
 @answers_for_caller
-def _logspace(original: Function) -> Function:
-    """logspace(start, end, steps, base=10): base ** linspace(start, end, steps)."""
-
-    def logspace(start: Number, end: Number, steps: Number, base: float = 10.0, **kwargs: Number) -> Number:
-        steps = _number("steps", steps)
-        if not _is_size(steps) or not kwargs.keys() <= _MADE:
-            return original(start, end, steps, base, **kwargs)
-        if "out" in kwargs:
-            return _into(logspace(start, end, steps, base, dtype=kwargs["out"].dtype), kwargs["out"])
-        return torch.pow(base, torch.linspace(start, end, steps, **kwargs))
-
-    return logspace
+def _logspace(
+    start: Number, end: Number, steps: Number, base: float = 10.0, *, out: Number = None, **made: Number
+) -> Number:
+    """base ** linspace(start, end, steps)."""
+    value = torch.pow(base, torch.linspace(start, end, steps, **({"dtype": out.dtype} if out is not None else made)))
+    return value if out is None else _into(value, out)
 
 
 @answers_for_caller
@@ -217,8 +210,9 @@ def _computed(formula: Function, original: Function) -> Function:
         parts = [
             part for each in (*args, *kwargs.values()) for part in (each if isinstance(each, tuple | list) else [each])
         ]
-        is_dynamic = any(map(_is_size, parts))
-        return (formula if is_dynamic and ("out" not in kwargs or "out" in names) else original)(*args, **kwargs)
+        if not any(map(_is_size, parts)) or ("out" in kwargs and "out" not in names):
+            return original(*args, **kwargs)
+        return formula(*args, **{name: value for name, value in kwargs.items() if name not in _MEMORY})
 
     return computed
 
@@ -273,16 +267,22 @@ def _rfftfreq(n: Number, d: float = 1.0, *, dtype: Number = None, device: Number
 
 @answers_for_caller
 def _cosine_window(*factors: float) -> Function:
-    """The sum of ``factor[k] * cos(2 pi k i / steps)``; a window of one is 1."""
+    """The sum of ``factor[k] * cos(2 pi k i / steps)``, from the last one, as torch adds them: at the ends they cancel."""
 
     def window(window_length: Number, periodic: bool = True, *, dtype: Number = None, device: Number = None) -> Number:
-        steps = window_length if periodic else window_length - 1
-        dtype = dtype or torch.get_default_dtype()
-        angle = torch.arange(window_length, dtype=dtype, device=device) * (2 * torch.pi / max(steps, 1))
-        wave = sum(factor * torch.cos(angle * place) for place, factor in enumerate(factors))
-        return torch.where(torch.scalar_tensor(window_length) == 1, 1.0, wave)
+        step = 2 * torch.pi / max(window_length if periodic else window_length - 1, 1)
+        angle = torch.arange(window_length, dtype=dtype or torch.get_default_dtype(), device=device) * step
+        waves = [torch.cos(angle * place) * factors[place] for place in range(len(factors) - 1, 0, -1)]
+        return torch.where(torch.scalar_tensor(window_length) == 1, 1.0, sum(waves[1:], waves[0]) + factors[0])
 
     return window
+
+
+@answers_for_caller
+def _hamming_window(
+    window_length: Number, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **made: Number
+) -> Number:
+    return _cosine_window(alpha, -beta)(window_length, periodic, **made)
 
 
 @answers_for_caller
@@ -376,19 +376,19 @@ _FORMULAS: tuple[tuple[object, str, Function], ...] = (
     (torch, "triu_indices", _indices(torch.triu)),
     (torch, "vander", _vander),
     (torch, "range", _range),
+    (torch, "logspace", _logspace),
     (torch, "istft", _istft),
     (torch, "sparse_coo_tensor", _sparse_coo),
     (torch.fft, "fftfreq", _fftfreq),
     (torch.fft, "rfftfreq", _rfftfreq),
     (torch, "hann_window", _cosine_window(0.5, -0.5)),
-    (torch, "hamming_window", _cosine_window(0.54, -0.46)),
+    (torch, "hamming_window", _hamming_window),
     (torch, "blackman_window", _cosine_window(0.42, -0.5, 0.08)),
     (torch, "bartlett_window", _bartlett_window),
     (torch, "kaiser_window", _kaiser_window),
 )
 WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     (torch, "linspace", _linspace),
-    (torch, "logspace", _logspace),
     (torch, "tensor", _tensor),
     (torch, "as_tensor", _tensor),
     (torch, "asarray", _tensor),

@@ -31,7 +31,8 @@ class LibraryPatches(Patches):
     def apply(self, traced: TracedCode, known: Known) -> None:
         if self._tracing is not None:
             self._tracing.answer(traced, known)
-        self._applied = apply_patches(one for one in PATCHES.values() if self._is_fused or not one.is_fused)
+        fused = {one.name for one in PATCHES.values() if one.is_fused and self._is_fused}
+        self._applied = apply_patches(one for one in PATCHES.values() if one.is_fused == (one.name in fused))
 
     def notes(self) -> list[Assumption]:
         called = self._applied.called.values()

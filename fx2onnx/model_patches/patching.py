@@ -154,7 +154,7 @@ class Patch:
     versions: str = ""
     """The versions of the library that it is meant for, as packaging writes them (``">=5,<5.30"``); "": any."""
     is_fused: bool = False
-    """True if the patch is for files with a runtime's own operators only."""
+    """True if the patch is for files with a runtime's own operators only, there in the place of the function's other patch."""
     stands_in: tuple[str, ...] = ()
     """Modules that offer ``compute`` under the function's name where the package is not installed (``stand_ins``), beside ``module``;
     empty: none does."""
@@ -173,7 +173,7 @@ class Patch:
 
 
 PATCHES: dict[str, Patch] = {}
-"""All that are registered, by ``"module:qualname"`` of what they replace."""
+"""All that are registered, by ``"module:qualname"`` of what they replace, and ``"fused module:qualname"`` for fused files only."""
 
 
 def patches(
@@ -192,15 +192,16 @@ def patches(
 
     def register(compute: F) -> F:
         for target in targets:
-            if target in PATCHES:
+            key = f"fused {target}" if is_fused else target
+            if key in PATCHES:
                 raise InternalError(
                     "E900",
                     f"{target} is patched twice",
-                    why=f"first at {place_of(PATCHES[target].compute)}, again at {place_of(compute)}",
+                    why=f"first at {place_of(PATCHES[key].compute)}, again at {place_of(compute)}",
                     next="remove one of them",
                 )
             module, _, qualname = target.partition(":")
-            PATCHES[target] = Patch(module, qualname, compute, reason, around, names, versions, is_fused, stands_in)
+            PATCHES[key] = Patch(module, qualname, compute, reason, around, names, versions, is_fused, stands_in)
         return compute
 
     return register

@@ -131,7 +131,7 @@ def test_gates(build: Callable[[], Any]) -> None:
 @pytest.mark.parametrize(
     "build", [lambda: _experts(hidden_act="gelu"), lambda: _nemotron("relu2"), lambda: _experts().half()]
 )
-def test_what_the_operator_lacks_stays_a_loop(build: Callable[[], Any]) -> None:
+def test_what_the_operator_lacks_is_a_scan(build: Callable[[], Any]) -> None:
     with seeded(0):
         module = build()
         dtype = next(module.parameters()).dtype
@@ -139,10 +139,10 @@ def test_what_the_operator_lacks_stays_a_loop(build: Callable[[], Any]) -> None:
         block = Block(module, _granite)
         route, block.route = block.route, lambda logits: route(logits)
         if dtype == torch.float32:
-            assert "Loop" in _operators(block)
+            assert "Scan" in _operators(block)
 
 
-def test_other_targets_have_a_loop() -> None:
+def test_other_targets_have_a_scan() -> None:
     with seeded(0):
         assert "MoE" not in _operators(Block(_experts(), _mixtral), target=None, fused=False)
 

@@ -5,15 +5,17 @@ Which those are depends on data, so all are run, on the tokens that chose them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from fx2onnx.model_patches.patching import patches
+from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 
 @patches("transformers.models.switch_transformers.modeling_switch_transformers:SwitchTransformersExperts.forward")
@@ -73,13 +75,14 @@ def privacy_filter_experts(
 
     Shapes:  hidden_states [tokens, width], router_indices and routing_weights [tokens, choices] -> [tokens, width].
     """
-    total = torch.zeros_like(hidden_states, dtype=torch.float32)
-    for index in range(self.num_experts):
-        token, choice = torch.where(router_indices == index)
-        both = hidden_states[token].float() @ self.gate_up_proj[index].float() + self.gate_up_proj_bias[index].float()
-        output = self._apply_gate(both).float() @ self.down_proj[index].float() + self.down_proj_bias[index].float()
-        total.index_add_(0, token, output * routing_weights[token, choice, None].float())
-    return total.to(hidden_states.dtype)
+
+    def expert(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
+        both = x.float() @ up.float() + up_bias.float()
+        outer: Tensor = self._apply_gate(both).float() @ down.float() + down_bias.float()
+        return outer
+
+    stacks = self.gate_up_proj, self.gate_up_proj_bias, self.down_proj, self.down_proj_bias
+    return _by_expert(expert, stacks, hidden_states, router_indices, routing_weights.float())
 
 
 @patches("transformers.models.step3p7.modeling_step3p7:Step3p7Experts.forward")
@@ -88,13 +91,11 @@ def step_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_we
 
     Shapes:  hidden_states [tokens, width], top_k_index and top_k_weights [tokens, choices] -> [tokens, width].
     """
-    total = torch.zeros_like(hidden_states)
-    for index in range(self.num_experts):
-        token, choice = torch.where(top_k_index == index)
-        gated = self._apply_gate(torch.nn.functional.linear(hidden_states[token], self.gate_up_proj[index]))
-        output = torch.nn.functional.linear(gated, self.down_proj[index]) * top_k_weights[token, choice, None]
-        total.index_add_(0, token, output.to(total.dtype))
-    return total
+
+    def expert(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return linear(self._apply_gate(linear(x, up)), down)
+
+    return _by_expert(expert, (self.gate_up_proj, self.down_proj), hidden_states, top_k_index, top_k_weights)
 
 
 @patches("transformers.models.dbrx.modeling_dbrx:DbrxExperts.forward")
@@ -103,13 +104,73 @@ def dbrx_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_we
 
     Shapes:  hidden_states [batch, .., width], top_k_index and top_k_weights [tokens, choices] -> [batch, -1, width].
     """
-    states = hidden_states.reshape(-1, self.hidden_size)
-    total = torch.zeros_like(states)
-    w1, v1, w2 = (
+    stacks = [
         weight.view(-1, self.ffn_hidden_size, self.hidden_size) for weight in (self.mlp.w1, self.mlp.v1, self.mlp.w2)
-    )
-    for index in range(self.num_experts):
-        token, choice = torch.where(top_k_index == index)
-        output = self.mlp(states[token], w1[index], v1[index], w2[index])
-        total.index_add_(0, token, output * top_k_weights[token, choice, None])
+    ]
+    states = hidden_states.reshape(-1, self.hidden_size)
+    total = _by_expert(self.mlp, stacks, states, top_k_index, top_k_weights)
     return total.view(hidden_states.shape[0], -1, self.hidden_size)
+
+
+@patches(
+    "transformers.integrations.moe:grouped_mm_experts_forward",
+    "transformers.integrations.moe:batched_mm_experts_forward",
+    around=True,
+)
+def stacked_experts(
+    original: Callable[..., Tensor], self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    """Experts whose weights are stacked, each on the tokens that chose it; ids from ``num_experts`` on belong to nobody.
+    Gradients go through the products in groups.
+
+    Shapes:  hidden_states [tokens, width], top_k_index and top_k_weights [tokens, choices] -> [tokens, width].
+    """
+    if torch.is_grad_enabled():
+        return original(self, hidden_states, top_k_index, top_k_weights)
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not self.is_transposed:
+            return linear(x, weight, bias)
+        return x @ weight if bias is None else x @ weight + bias
+
+    def expert(
+        x: Tensor, up: Tensor, down: Tensor, up_bias: Tensor | None = None, down_bias: Tensor | None = None
+    ) -> Tensor:
+        inner = product(x, up, up_bias)
+        outer = product(self._apply_gate(inner) if self.has_gate else self.act_fn(inner), down, down_bias)
+        return self.post_expert_norm(outer) if self.has_post_expert_norm else outer
+
+    first = "gate_up_proj" if self.has_gate else "up_proj"
+    names = [first, "down_proj", *([f"{first}_bias", "down_proj_bias"] if self.has_bias else ())]
+    stacks = [getattr(self, name) for name in names]
+    return _by_expert(expert, stacks, hidden_states, top_k_index, top_k_weights)
+
+
+def _by_expert(
+    expert: Callable[..., Tensor], stacks: Sequence[Tensor], x: Tensor, index: Tensor, shares: Tensor
+) -> Tensor:
+    """The sum over the experts of their results for the tokens that chose them, times the shares. A scan over the weights, so that
+    the graph does not grow with the experts, and a runtime reads no weight of one that nobody chose; a Python loop where
+    gradients are on.
+
+    expert: takes tokens and its part of each stack.
+    Shapes:  stacks [experts, ..], x [tokens, width], index and shares [tokens, choices] -> [tokens, width].
+    """
+    places = torch.arange(x.shape[0], device=x.device)[:, None].expand_as(index).reshape(-1)
+    operands = x, places, index.reshape(-1), shares.reshape(-1, 1)
+
+    def turn(total: Tensor, number: Tensor, *rest: Tensor) -> tuple[Tensor]:
+        x, places, index, shares = rest[len(stacks) :]
+        chosen = (index == number).nonzero().reshape(-1)
+        token = places[chosen]
+        result = expert(x[token], *rest[: len(stacks)]) * shares[chosen]
+        return (total.index_add(0, token, result.to(total.dtype)),)
+
+    numbers = torch.arange(stacks[0].shape[0], device=x.device)
+    total = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))  # in which few bits are lost
+    if torch.is_grad_enabled():
+        for parts in zip(numbers, *stacks, strict=True):
+            (total,) = turn(total, *parts, *operands)
+    else:
+        (total,) = HIGHER_ORDER["scan"](turn, [total], [numbers, *stacks], operands)
+    return total.to(x.dtype)

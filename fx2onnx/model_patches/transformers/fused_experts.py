@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fx2onnx.model_patches.patching import patches
+from fx2onnx.model_patches.transformers.experts import stacked_experts
 from fx2onnx.torchcompat.dispatch import no_modes
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -91,14 +92,14 @@ EXPERTS: Any = torch.ops.fx2onnx.experts.default
 def experts(
     original: Callable[..., Tensor], self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """The experts as one operator, where it can say what they compute; else what transformers does.
+    """The experts as one operator, where it can say what they compute; else a scan.
 
     Shapes:  hidden_states [tokens, width], top_k_index and top_k_weights [tokens, choices] -> [tokens, width].
     """
     plain = self._is_expert_parallel or self.has_post_expert_norm or hidden_states.dtype != torch.float32
     gate = None if plain else gate_of(self)
     if gate is None:
-        return original(self, hidden_states, top_k_index, top_k_weights)
+        return stacked_experts(original, self, hidden_states, top_k_index, top_k_weights)
     first = "gate_up_proj" if self.has_gate else "up_proj"
     up_bias, down_bias = (getattr(self, f"{name}_bias") if self.has_bias else None for name in (first, "down_proj"))
     operands = (hidden_states, top_k_index, top_k_weights, getattr(self, first), up_bias, self.down_proj, down_bias)

@@ -147,7 +147,10 @@ POOLS: list[Callable[[torch.Tensor], Any]] = [
         lambda x, given=given: F.max_pool2d(x, *given, ceil_mode=True, return_indices=True)
         for given in ((3, 2, 1), (2, 3, 0), (3, 3, 1), (2, 2, 1, 2))
     ),
-    *(lambda x, count=count: F.adaptive_max_pool2d(x, count, return_indices=True) for count in (1, 3, (1, 4))),
+    *(
+        lambda x, count=count: F.adaptive_max_pool2d(x, count, return_indices=True)
+        for count in (1, 3, (1, 4), (2, None), [None, 3])
+    ),
     *(lambda x, count=count: F.adaptive_avg_pool2d(x, count) for count in (1, 3, (1, 4))),
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,16 +83,16 @@ def _adaptive_max(spatial: int, original: Function) -> Function:
 
     def arguments(input: Number, output_size: Number, return_indices: bool = False) -> Number:
         sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * spatial
-        sizes = sizes * spatial if len(sizes) == 1 else sizes
-        return input, [kept if size is None else size for size, kept in zip(sizes, input.shape[-spatial:], strict=True)]
+        return input, sizes * spatial if len(sizes) == 1 else sizes
 
     inner = _direct(overload, arguments, original)
-    by_name = inspect.signature(arguments)
 
-    def pool(*args: Number, **kwargs: Number) -> Number:
-        found = inner(*args, **kwargs)
-        wants_both = by_name.bind(*args, **kwargs).arguments.get("return_indices", False)
-        return found[0] if isinstance(found, tuple) and not wants_both else found
+    def pool(input: Number, output_size: Number, return_indices: bool = False) -> Number:
+        if isinstance(output_size, list | tuple) and len(output_size) == spatial:
+            kept = input.shape[-spatial:]
+            output_size = [here if size is None else size for size, here in zip(output_size, kept, strict=True)]
+        found = inner(input, output_size, return_indices=return_indices)
+        return found[0] if isinstance(found, tuple) and not return_indices else found
 
     return pool
 

@@ -223,7 +223,7 @@ class Replay:
         """The nodes of the file after that no entry explains. Conversions explain all."""
         if self.names & set(CONVERSIONS):
             return
-        fresh, others = self._fresh(), {}
+        fresh = self._fresh()
         for value, node in self.after.items():
             if value in self.now:
                 if not (self.now[value] & {node.op_type, "*"} or self._is_free(value)):
@@ -232,20 +232,18 @@ class Replay:
             elif value in self.before:
                 wrong = self._otherwise(self.before[value], node)
                 if wrong and not any(name in self.now for name in node.output):
-                    others[value] = f"no entry explains '{value}': {wrong}"
+                    yield f"no entry explains '{value}': {wrong}"
             elif value not in fresh:
                 yield f"no entry makes '{value}', of {node.op_type}"
-        yield from self._gone(others)
+        yield from self._gone()
 
     def _is_free(self, value: str) -> bool:
         """Return whether all entries at a value take it away, so that a later one may give its name to another value."""
         rules = [statements()[name] for name, places in self.steps if value in places and name in statements()]
         return all(each.makes & {"=", "#"} for each in rules)
 
-    def _gone(self, others: Mapping[str, str]) -> Iterator[str]:
-        """The values of the file before that are in it no more, and that no entry at a place behind them drops. ``others``: names that
-        another value has now, which is right for a value that is gone.
-        """
+    def _gone(self) -> Iterator[str]:
+        """The values of the file before that are in it no more, and that no entry at a place behind them drops."""
         readers: dict[str, list[onnx.NodeProto]] = {}
         for node in {id(each): each for each in self.before.values()}.values():
             for name in (*node.input, *reads_of(node)):
@@ -256,14 +254,14 @@ class Replay:
                 rules.setdefault(place, []).append(statements()[name])
         self.dropped: dict[str, list[Statement] | None] = {}
         for value, node in reversed(self.before.items()):
-            if value in self.now or (value in self.kept and value not in others) or self._is_merged(value, node):
+            if value in self.now or value in self.kept or self._is_merged(value, node):
                 continue
             found: list[Statement] = []
             is_free = not readers.get(value)
             for reader in readers.get(value, ()):
                 mine = self._drops(reader, node.op_type, rules, readers)
                 if mine == []:
-                    yield others.get(value) or f"no entry explains that '{value}' of {node.op_type} is gone"
+                    yield f"no entry explains that '{value}' of {node.op_type} is gone"
                     return
                 is_free, found = is_free or mine is None, found + (mine or [])
             self.dropped[value] = None if is_free else found

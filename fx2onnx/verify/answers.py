@@ -135,7 +135,10 @@ class Mean:
             value = float(self.function(found, wanted))
         except Exception as cause:  # the user's code
             raise UserError(
-                "E001", "the metric failed", why=f"{type(cause).__name__}: {first_line(cause)[:200]}"
+                "E001",
+                "the metric failed",
+                why=f"{type(cause).__name__}: {first_line(cause)[:200]}",
+                next="a metric takes two arrays, the file's answers and PyTorch's or the labels, and returns a number",
             ) from cause
         weight = len(wanted) if wanted.ndim else 1
         self.sum, self.count = self.sum + value * weight, self.count + weight

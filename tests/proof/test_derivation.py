@@ -129,7 +129,14 @@ def test_every_byte_of_a_derivation_counts(after: Path, tmp_path: Path) -> None:
 def test_a_derivation_is_replayed_from_the_file_before(tmp_path: Path) -> None:
     """Entries left out, moved and made up, by one who makes the list whole again, are found by the statements of the rules."""
     generator, found = random.Random(0), Counter[str]()
-    for name in ("dynamo_attention", "torchscript_views", "tf2onnx_transformer", "paddle2onnx_attention"):
+    names = (
+        "dynamo_attention",
+        "torchscript_views",
+        "tf2onnx_transformer",
+        "paddle2onnx_attention",
+        "dynamo_tanh_gelu",
+    )
+    for name in names:
         fx2onnx.optimize(FOREIGN / f"{name}.onnx", tmp_path / "after.onnx", verify=False)
         before, after = OpenedFile(FOREIGN / f"{name}.onnx"), OpenedFile(tmp_path / "after.onnx")
         steps, job = derivation_of(before, after).steps, Certifying(before, after)
@@ -148,7 +155,7 @@ def test_a_derivation_is_replayed_from_the_file_before(tmp_path: Path) -> None:
     assert found["all"] >= 60
     assert found["moved"] >= 0.9 * found["all"]
     assert found["made up"] >= 0.9 * found["all"]
-    assert found["left out"] >= 0.6 * found["all"]  # what others leave may be the same without it
+    assert found["left out"] >= 0.85 * found["all"]  # the other entries and passes may take the same nodes away
 
 
 def test_a_file_that_another_tool_changed_is_no_result_of_its_derivation(after: Path, tmp_path: Path) -> None:

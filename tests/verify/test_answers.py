@@ -119,6 +119,11 @@ def test_a_function_of_the_users_is_a_metric(classifier: tuple[Path, nn.Module])
         )
         assert verdict.moved[0].metric == "largest"
         assert 0 <= verdict.moved[0].value < 1e-5
+    with pytest.raises(UserError, match="the metric failed") as raised:
+        fx2onnx.verify(
+            path, module, (torch.randn(2, 8),), effort="quick", data={"input": samples(3)}, metric=lambda *_: {}
+        )
+    assert "a metric takes two arrays" in str(raised.value.next)
 
 
 @pytest.mark.parametrize(

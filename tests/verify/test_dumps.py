@@ -57,6 +57,7 @@ def test_the_first_wrong_value_is_named(made: tuple[Path, nn.Module, dict[str, A
     assert found is not None
     assert (found.value, found.stage, found.blame, len(found.nodes)) == (name, "engine", "the device", 1)
     assert "differ" in found.engines["dump"]
+    assert ("the dump has no input" in found.why) == (index == 0)
     assert found.case is not None
     np.testing.assert_allclose(found.case.outputs[name], values[name], rtol=1e-3, atol=1e-5)
 

@@ -98,7 +98,8 @@ def in_dump(place: Any, file: OnnxFile, arguments: Arguments, bake: Sequence[str
             ) from cause
         found = _beside(dump[name], np.asarray(want))
         if found.is_wrong:
-            return _report(file, nodes, name, found, given, np.asarray(want), engine)
+            assumed = [each for each in given if each in feeds and each not in dump]
+            return _report(file, nodes, name, found, given, np.asarray(want), engine, assumed)
     return None
 
 
@@ -123,11 +124,21 @@ def _beside(got: Array, want: Array) -> Difference:
 
 
 def _report(
-    file: OnnxFile, nodes: list[int], name: str, found: Difference, given: Mapping[str, Array], want: Array, engine: str
+    file: OnnxFile,
+    nodes: list[int],
+    name: str,
+    found: Difference,
+    given: Mapping[str, Array],
+    want: Array,
+    engine: str,
+    assumed: Sequence[str],
 ) -> FirstWrong:
     made_by = [file.nodes[index] for index in nodes]
     places = [source_of({each.key: each.value for each in node.metadata_props}) for node in made_by]
     lines = ", ".join(dict.fromkeys(filter(None, places)))
+    told = f"   ({lines})" if lines else ""
+    if assumed:
+        told += f"; or the device ran on other inputs: the dump has no {', '.join(assumed)}"
     return FirstWrong(
         "engine",
         tuple(node.name or node.output[0] for node in made_by),
@@ -137,7 +148,7 @@ def _report(
         (),
         found,
         "the device",
-        f"{engine} computes another value from the device's own values before it{f'   ({lines})' if lines else ''}",
+        f"{engine} computes another value from the device's own values before it{told}",
         want.shape,
         str(want.dtype),
         tuple(node.op_type for node in made_by),

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._higher_order_ops.associative_scan import associative_scan
 
-from fx2onnx.model_patches.single_functions import pscan
+from fx2onnx.model_patches.single_functions import gate_loop_scan, pscan
 from tests.support import check
 
 
@@ -41,6 +42,38 @@ def test_a_scan_of_any_length() -> None:
 def test_mambapys_scan() -> None:
     scan: Any = importlib.import_module("mambapy.pscan").pscan
     check(scan, _rows(6), others=[_rows(5), _rows(8)], dynamic_shapes=({1: "n"}, {1: "n"}))
+
+
+def _composed(one: Any, other: Any) -> tuple[Tensor, Tensor]:
+    return one[0] * other[0], other[0] * one[1] + other[1]
+
+
+@pytest.mark.long
+@pytest.mark.compares("torch._higher_order_ops.associative_scan:generic_associative_scan")
+def test_torchs_associative_scan() -> None:
+    def forward(a: Tensor, x: Tensor) -> Any:
+        states = associative_scan(_composed, (a, x), dim=1, combine_mode="generic")
+        largest = associative_scan(torch.maximum, x, dim=-1, combine_mode="generic")
+        return states, largest, associative_scan(torch.add, x, dim=1, reverse=True, combine_mode="generic")
+
+    check(forward, _rows(6), others=[_rows(5), _rows(1), _rows(8)], dynamic_shapes=({1: "n"}, {1: "n"}))
+
+
+@pytest.mark.long
+def test_an_associative_scan_by_lists() -> None:
+    def forward(a: Tensor, x: Tensor) -> Any:
+        return gate_loop_scan(lambda operator, elems: (elems[0].cumprod(1), _by_steps(None, *elems)), _composed, (a, x))
+
+    check(forward, _rows(6), others=[_rows(5), _rows(1), _rows(8)], dynamic_shapes=({1: "n"}, {1: "n"}))
+
+
+@pytest.mark.compares("gateloop_transformer.associative_scan:associative_scan")
+@pytest.mark.skipif(find_spec("gateloop_transformer") is None, reason="gateloop_transformer is not installed")
+def test_gate_loops() -> None:
+    gates: Any = importlib.import_module("gateloop_transformer.simplified_gate_loop")
+    layer = gates.SimpleGateLoopLayer(dim=8, use_heinsen=False)
+    others = [(torch.randn(2, length, 8),) for length in (1, 5, 8)]
+    check(layer, (torch.randn(2, 6, 8),), others=others, dynamic_shapes=({1: "n"},))
 
 
 @pytest.mark.compares(

@@ -21,6 +21,7 @@ class Reason(Enum):
     PATHS = "there are too many paths through decisions by data"
     FIRST_TURN = "the first turn of a loop of the file has to be run by itself"
     INDEX = "brackets fail, in which torch wants plain numbers in the place of sizes"
+    CALLS_ITSELF = "a function calls itself as often as a size says"
     REAL_NUMBER = "Python turns a data-dependent real number into a plain one"
 
 

@@ -89,6 +89,16 @@ def user_frame(within: CodeType | None = None) -> FrameType | None:
     return None
 
 
+def user_depth() -> int:
+    """The number of calls of the innermost function outside torch and fx2onnx, one within another, that run now."""
+    frame = user_frame()
+    code, depth = None if frame is None else frame.f_code, 0
+    while frame is not None:
+        depth += frame.f_code is code
+        frame = frame.f_back
+    return depth
+
+
 def user_location(within: CodeType | None = None) -> SourceLocation | None:
     """The innermost line outside torch and fx2onnx, and outside NumPy and SciPy where other code calls them; of the frames
     that ``within`` called, where it is given.

@@ -149,8 +149,7 @@ class Exploration:
 
     def __init__(self, run: Run, attempt: Attempt, first: First | None = None) -> None:
         self._run, self._attempt, self._first = run, attempt, first
-        self._runs_left = MAX_PATHS_BY_SIZES
-        self._by_data_left = MAX_PATHS - 1
+        self._runs_left, self._by_data_left = MAX_PATHS_BY_SIZES, MAX_PATHS - 1
         self.most_runs = 0
         """The largest number of runs; 0 for no limit."""
         self.decided_in: dict[tuple[str, ...], None] = {}
@@ -163,6 +162,8 @@ class Exploration:
         try:
             self._runs_left -= 1
             self._count(trace)
+            if error := trace.recursion(MAX_PATHS_BY_SIZES - self._runs_left):
+                return Failed(self._attempt, error, Reason.CALLS_ITSELF)
             if isinstance(path, Path) and trace.decisions and self._attempt.keeps_more_sizes(path.shape_env):
                 error = trace.decisions[0].error
                 return Failed(self._attempt, error, numbers_in=frozenset(path.shape_env.numbers_in))
@@ -247,7 +248,7 @@ class Exploration:
         first_unbacked = path.shape_env.next_unbacked if isinstance(path, Path) else 0
         other = self.explored(trace.but(depth, Choice(not decision.holds, first_unbacked)))
         try:
-            if isinstance(other, Failed) and other.reason is Reason.NO_BRANCH:
+            if isinstance(other, Failed) and other.reason in (Reason.NO_BRANCH, Reason.CALLS_ITSELF):
                 return other
             if isinstance(path, Path) and isinstance(other, Failed) and decision.is_needed:
                 drop_frames(other.error)

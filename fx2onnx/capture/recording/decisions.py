@@ -15,6 +15,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.values import Values
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.frames import user_depth
 from fx2onnx.torchcompat.modules import PATHS
 
 Test: TypeAlias = torch.fx.Node | Relation
@@ -22,6 +23,8 @@ MAX_DECISIONS = 24
 """Decisions on one path: bodies of the file are nested as deeply."""
 MOST_TURNS = 10
 """Turns of a ``while`` that are shape-dependent branches: each one's sizes are longer formulas, and such loops may be loops of the file."""
+MOST_BEFORE_RECURSION = 8
+"""Runs after which no function may call itself more often than in the first of them."""
 MOST_NEEDED = 4
 """Decisions of a run that may be conditions instead, and have both branches in the file: each is a run of the module, at least."""
 
@@ -90,6 +93,8 @@ class Decision:
     """True if the decision is a condition of the file where it cannot have both branches."""
     modules: tuple[str, ...] = ()
     """The paths of the modules that ran, outermost first."""
+    nested: int = 1
+    """The number of calls, one within another, of the function that decides."""
 
     @property
     def where(self) -> SourceLocation | None:
@@ -117,6 +122,8 @@ class DecisionTrace:
     """The largest number of decisions in a run that may be conditions instead."""
     sizes: set[str] = field(default_factory=set)
     """The sizes on which there were such decisions, in any run."""
+    nested: int = 0
+    """The largest number of calls of a function, one within another, in which the first run decided."""
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
     """The error of a decision that ended the run."""
@@ -156,13 +163,35 @@ class DecisionTrace:
             raise error
         calls = sum(node.op == "call_function" for node in values.graph.nodes)
         weights = len(values.weights) if values.graph is values.root else 0  # a path of a call has them by name
-        modules = tuple(PATHS.stack)
+        modules, nested = tuple(PATHS.stack), user_depth()
+        self.nested = self.nested if self.choices else max(self.nested, nested)
         self.decisions.append(
-            Decision(test, choice.holds, is_by_sizes, calls, weights, error, env.sizes(), is_needed, modules)
+            Decision(test, choice.holds, is_by_sizes, calls, weights, error, env.sizes(), is_needed, modules, nested)
         )
         env.chosen = choice.sizes
         env.next_unbacked = max(env.next_unbacked, choice.first_unbacked)
         return choice.holds
+
+    def recursion(self, runs: int) -> UserError | None:
+        """The error of a function that calls itself as often as a size says, more often than in the first of several ``runs``; None where
+        none does.
+        """
+        last = max((one for one in self.decisions if one.is_by_sizes), key=lambda one: one.nested, default=None)
+        if last is None or last.nested <= self.nested or runs <= MOST_BEFORE_RECURSION:
+            return None
+        names = ", ".join(sorted(self.sizes))
+        return UserError(
+            "E105",
+            last.error.what,
+            where=last.where,
+            why=f"the function calls itself as often as {names} says, which a file cannot",
+            next=(
+                "write the recursion as a loop: step = 1; while step < x.shape[0]: ...; step *= 2; or as "
+                "associative_scan(f, x, dim=0, combine_mode='generic') of torch._higher_order_ops.associative_scan",
+                "or take an example whose sizes need all calls, where their number is limited",
+                f"or make the size static (leave {names} out of dynamic_shapes)",
+            ),
+        )
 
 
 def no_choices(by_sizes: bool, by_counts: bool) -> DecisionTrace:

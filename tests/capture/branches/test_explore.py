@@ -23,6 +23,7 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.torchcompat.capture_modes import capture_modes
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from tests.capture.recorded import info, inputs_of, tracer_of
+from tests.support import check
 
 ERROR = UserError("E104", "depends on data")
 
@@ -183,3 +184,41 @@ def test_a_failure_before_any_decision_names_none() -> None:
     with pytest.raises(UserError) as caught:
         fx2onnx.export(lambda x: x.view(7, -1) if x.view(7, -1).sum() > 0 else x, (torch.ones(2, 3),), None)
     assert "decision" not in caught.value.what + caught.value.why
+
+
+def _sum_by_halves(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[0] // 2
+    return x[0] if half == 0 else _sum_by_halves(x[:half]) + _sum_by_halves(x[half:])
+
+
+def _scan_by_halves(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] < 2:
+        return x
+    odd = _scan_by_halves(x[:-1:2] + x[1::2])
+    even = (odd[:-1] if x.shape[0] % 2 == 0 else odd) + x[2::2]
+    return torch.cat([x[:1], even, odd])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("function", [_sum_by_halves, _scan_by_halves])
+def test_a_recursion_as_often_as_a_size_says_is_refused_soon(function: Callable[..., Any]) -> None:
+    calls = 0
+
+    def forward(x: torch.Tensor) -> Any:
+        nonlocal calls
+        calls += 1
+        return function(x)
+
+    with pytest.raises(UserError, match="calls itself as often as n says") as caught:
+        fx2onnx.export(forward, (torch.randn(12, 3),), dynamic_shapes={"x": {0: "n"}})
+    assert calls <= 24  # of 64
+    assert any("while step < x" in step for step in caught.value.next)
+
+
+@pytest.mark.long
+def test_a_recursion_that_ends_anyway_is_right() -> None:
+    def pooled(x: torch.Tensor, left: int) -> torch.Tensor:
+        return x if left == 0 or x.shape[0] < 4 else pooled(x[::2] + x[1::2].sum(0), left - 1)
+
+    others = [(torch.randn(rows, 3),) for rows in (1, 4, 9, 40)]
+    check(lambda x: pooled(x, 4), (torch.randn(6, 3),), others=others, dynamic_shapes={"x": {0: "n"}})

@@ -166,7 +166,7 @@ def _run_module(
         held.names().put(given)
     track_modules(tree)
     functions = install_size_functions()
-    loops = tracer.plugin("loops").installed() if tracer.has_loops else None
+    loops = tracer.plugin("loops").installed(functions) if tracer.has_loops else None
     install_names(tree, attempt.numbers.files, functions, loops)
     attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
     if attempt.operators.compiling is not None:

@@ -4,7 +4,11 @@ and data.
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -212,6 +216,37 @@ def reduced_as_a_queue(x: torch.Tensor) -> Any:
     return xs[0]
 
 
+@program
+def accumulated(x: torch.Tensor) -> Any:
+    sums = itertools.accumulate(x, lambda h, row: torch.tanh(0.5 * h + row))
+    from_zero = itertools.accumulate(x, initial=torch.zeros(3))
+    largest = functools.reduce(torch.maximum, (row * 2 for row in x))
+    return torch.stack(list(sums)), torch.stack(list(from_zero)), largest, functools.reduce(torch.add, x, x.sum(0))
+
+
+@program
+def in_pairs(x: torch.Tensor) -> Any:
+    steps = [after - before for before, after in pairwise(itertools.chain(x, x))]
+    scaled = [row * factor for row, factor in itertools.product(x, [1.0, 2.0])]
+    dots = [one @ other for one, other in itertools.product(x, repeat=2)]
+    return torch.stack(steps), torch.stack(scaled), torch.stack(dots)
+
+
+@program
+def chained(x: torch.Tensor) -> Any:
+    out = [torch.zeros(3)]
+    out.extend(x)
+    out += x[1:]
+    rows = [row * 2 for row in itertools.chain([x.sum(0)], x, x.flip(0))]
+    some = [a * b for a, b in zip(itertools.islice(x, 0, None, 2), [1.0, 3.0], strict=False)]
+    return (
+        torch.stack(out),
+        torch.stack(rows),
+        torch.stack(some),
+        torch.stack(list(itertools.starmap(torch.mul, zip(x, x, strict=True)))),
+    )
+
+
 def drawn(count: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, 3, generator=torch.Generator().manual_seed(seed))
 
@@ -236,3 +271,36 @@ def test_a_dict_by_sizes_is_refused() -> None:
     with pytest.raises(fx2onnx.UserError, match="into a dict whose key is a size") as caught:
         fx2onnx.export(forward, (drawn(12),), dynamic_shapes={"x": {0: "n"}})
     assert any("scan(turn, start, xs)" in step for step in caught.value.next)
+
+
+def _last_two(x: torch.Tensor) -> Any:
+    return torch.stack(list(deque(x, maxlen=2)))
+
+
+def _some(x: torch.Tensor) -> Any:
+    return torch.stack(list(itertools.compress(x, [1, 0])))
+
+
+def _written_rows(x: torch.Tensor) -> Any:
+    grid = [[0.0] * 3 for _ in range(x.shape[0])]
+    for i in range(x.shape[0]):
+        for j in range(3):
+            grid[i][j] = x[i, j].item() * 2
+    return torch.tensor(grid)
+
+
+def _changed_rows(x: torch.Tensor) -> Any:
+    rows = [(row, [row, row * 2]) for row in x]
+    for _, pair in rows:
+        pair.reverse()
+    return torch.stack([pair[0] for _, pair in rows])
+
+
+@pytest.mark.parametrize(
+    "forward", [_last_two, _some, _written_rows, _changed_rows], ids=lambda forward: forward.__name__
+)
+@pytest.mark.long
+def test_what_would_be_lost_is_refused(forward: Program) -> None:
+    """The file had all elements where Python left some out, and lists as they were before Python changed them."""
+    with pytest.raises(fx2onnx.UserError, match=r"an iterator of Python's|changes a list that is an element"):
+        fx2onnx.export(forward, (drawn(12),), dynamic_shapes={"x": {0: "n"}})

@@ -570,14 +570,6 @@ def list_of_tensors_written_later(m: Any, x: torch.Tensor) -> Any:
     return torch.stack(out, 1)
 
 
-@refused("a list of a fixed length beside one")
-def zipped_with_numbers(m: Any, x: torch.Tensor) -> Any:
-    out = []
-    for t, factor in zip(range(x.size(1)), [1.0, 2.0, 3.0], strict=False):
-        out.append(factor * x[:, t])
-    return torch.stack(out)
-
-
 @refused("forward returns a list of a dynamic length")
 def list_as_a_result(m: Any, x: torch.Tensor) -> Any:
     out = []

@@ -1,15 +1,31 @@
-"""Python's functions of lists, such as ``zip``, ``map``, ``sum`` and ``max``, for the user's files: they take lists of a dynamic length, too."""
+"""Python's functions of lists, such as ``zip``, ``map``, ``sum`` and ``max``, for the user's files, and those of ``itertools``: they take
+lists of a dynamic length, too.
+"""
 
 from __future__ import annotations
 
 import builtins
+import functools
+import itertools
 import math
+import operator
 from collections.abc import Callable
+from types import GeneratorType
 
 import torch
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
-from fx2onnx.capture.loops.turns import Counted, Elements, Turns, current_loops, has_numbers, listed, series_of
+from fx2onnx.capture.loops.turns import (
+    Counted,
+    Elements,
+    Turns,
+    become,
+    current_loops,
+    has_numbers,
+    listed,
+    series_of,
+    stacked,
+)
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.shapes.symnode import unwrap
 
@@ -58,7 +74,12 @@ class _Reversed(type):
 
 
 def _plain(part: Value) -> Elements:
-    raise current_loops().refused("zip goes through a list of a fixed length beside one of a dynamic length")
+    """The elements of a list of a fixed length: tensors of one size, or numbers."""
+    items = [*part] if isinstance(part, list | tuple | range | torch.Tensor) else []
+    kinds = {tuple(one.shape) if isinstance(one, torch.Tensor) else type(one) for one in items}
+    if len(kinds) != 1:
+        raise current_loops().refused("Python goes through elements of several kinds beside a list of a dynamic length")
+    return series_of(current_loops().repeated(stacked(items), has_numbers(items)))  # type: ignore[return-value]
 
 
 @answers_for_caller
@@ -180,3 +201,126 @@ NAMES |= {"reversed": _Reversed("reversed", (), {}), "map": _Map("map", (), {})}
 NAMES |= {kind.__name__: _Listed(kind.__name__, (kind,), {}) for kind in (list, tuple)}
 NAMES |= {"sum": _sum, "any": _truth_of("any"), "all": _truth_of("all"), "sorted": _sorted}
 NAMES |= {"max": _extreme_of("max", torch.argmax, -math.inf), "min": _extreme_of("min", torch.argmin, math.inf)}
+
+
+@answers_for_caller
+def _of_python(original: Value, instead: Value) -> Value:
+    """The stand-in for a function of Python's library, which is called unless ``instead`` gives a result."""
+
+    @functools.wraps(original, updated=())
+    def chosen(*args: Value, **keywords: Value) -> Value:
+        found = instead(*args, **keywords) if THREAD.captures else None
+        return original(*args, **keywords) if found is None else found
+
+    if original is itertools.chain:
+        chosen.from_iterable = itertools.chain.from_iterable  # type: ignore[attr-defined]
+    return chosen
+
+
+def _from(found: Elements, first: Value) -> Counted:
+    """All elements from that one on."""
+    return Counted(Elements(max(found.length - first, 0), lambda index: found.at(index + first)))
+
+
+def _begun(found: Elements, start: Value) -> tuple[Value, Counted]:
+    """The value that a reduction begins with, and the elements that follow."""
+    if start is not None:
+        return start, Counted(found)
+    current_loops().expects_some(found.length)
+    return found.at(0), _from(found, 1)
+
+
+_OWN_REDUCE = functools.reduce
+
+
+def _reduce(function: Value, part: Value, start: Value = None) -> Value:
+    part = listed(part) if isinstance(part, GeneratorType) else part
+    found = series_of(part)
+    if found is None:
+        return _OWN_REDUCE(function, part, *([] if start is None else [start]))
+    total, rest = _begun(found, start)
+    for one in rest:
+        total = function(total, one)
+    return total
+
+
+def _accumulate(part: Value, function: Value = operator.add, *, initial: Value = None) -> Value:
+    found = series_of(part)
+    if found is None:
+        return None
+    total, rest = _begun(found, initial)
+    sums = [total]
+    for one in rest:
+        total = (function or operator.add)(total, one)
+        sums.append(total)
+    return sums
+
+
+def _pairwise(part: Value) -> Value:
+    found = series_of(part)
+    return None if found is None else NAMES["zip"](Counted(found), _from(found, 1))
+
+
+def _islice(part: Value, *ends: Value) -> Value:
+    found, cut = series_of(part), slice(*ends)
+    if found is None:
+        return None
+    first, step = cut.start or 0, cut.step or 1
+    length = max((found.length if cut.stop is None else min(cut.stop, found.length)) - first, 0)
+    return Counted(Elements((length + step - 1) // step, lambda index: found.at(first + step * index)))
+
+
+def _chain(*parts: Value) -> Value:
+    if all(series_of(part) is None for part in parts):
+        return None
+    items: list[Value] = []
+    for part in parts:
+        held = listed(part)
+        items += [*part] if held is None else list.__iter__(held)
+    become(items, Turns)
+    return items
+
+
+def _product(*parts: Value, repeat: int = 1) -> Value:
+    found = [series_of(part) for part in parts * repeat]
+    if not any(found):
+        return None
+    whole = [one or _plain(part) for one, part in zip(found, parts * repeat, strict=True)]
+    steps = [math.prod(one.length for one in whole[place + 1 :]) for place in range(len(whole))]
+    return Counted(
+        Elements(
+            math.prod(one.length for one in whole),
+            lambda index: tuple(one.at(index // step % one.length) for one, step in zip(whole, steps, strict=True)),
+        )
+    )
+
+
+def _combinations(part: Value, count: int) -> Value:
+    found = series_of(part)
+    if found is None:
+        return None
+    if count != 2:
+        raise current_loops().refused("Python goes through combinations of more than two elements")
+    pairs = torch.triu_indices(found.length, found.length, 1)
+    return Counted(Elements(pairs.shape[1], lambda index: tuple(found.at(each.item()) for each in pairs[:, index])))
+
+
+def _starmap(function: Value, part: Value) -> Value:
+    found = series_of(part)
+    return None if found is None else Counted(Elements(found.length, lambda index: function(*found.at(index))))
+
+
+OF_MODULES = [
+    (space, name, _of_python(getattr(space, name), instead))
+    for space, name, instead in (
+        (functools, "reduce", _reduce),
+        (itertools, "accumulate", _accumulate),
+        (itertools, "pairwise", _pairwise),
+        (itertools, "islice", _islice),
+        (itertools, "chain", _chain),
+        (itertools, "product", _product),
+        (itertools, "combinations", _combinations),
+        (itertools, "starmap", _starmap),
+    )
+]
+"""Stand-ins for functions of Python's library, with module and name."""

@@ -118,8 +118,7 @@ class Loop:
         for view in [*tracer.values.views.values()]:
             view.memory.present()
         self._plan, self._before, self._known = plan, ValuesBefore(tracer.values), env.kept()
-        self._types = tracer.types.kept()
-        self.exits = Exits(self)
+        self._types, self._lent, self.exits = tracer.types.kept(), len(self.loops.lent), Exits(self)
         self._viewed = frozenset(tracer.values.views)
         if is_again:
             env.next_unbacked = self._first_symbol
@@ -277,8 +276,10 @@ class Loop:
             if key not in self._viewed and id(view.memory) in before.memories:
                 view.version = -1  # met in the turn: what it shows behind it is another node
         if is_kept:
+            self.loops.check_lent(since=self._lent)
             env.know(supposed=self._known.facts.supposed)
         else:
+            del self.loops.lent[self._lent :]
             alive = {
                 tracer.values.root,
                 tracer.values.path_graph,

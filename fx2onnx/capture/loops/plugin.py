@@ -17,12 +17,13 @@ import torch.fx
 from fx2onnx.base.code_patch import Why, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.loops import turns
-from fx2onnx.capture.loops.functions import NAMES
+from fx2onnx.capture.loops.functions import NAMES, OF_MODULES
 from fx2onnx.capture.loops.loop import Loop
 from fx2onnx.capture.loops.ragged import JOINS, ragged
-from fx2onnx.capture.loops.state import COMPREHENSIONS, is_at_head, is_lazy, is_passed_on
+from fx2onnx.capture.loops.state import COMPREHENSIONS, is_at_head, is_lazy, is_passed_on, takes_all
 from fx2onnx.capture.loops.turns import Elements, Repeat, Turns
 from fx2onnx.capture.loops.whiles import LoopTests
+from fx2onnx.capture.python import held
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.decisions import FirstTurnDiffers, Test
@@ -34,7 +35,7 @@ from fx2onnx.capture.shapes.size_arguments import WHOLE
 from fx2onnx.capture.shapes.symnode import may_be_size, sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.frames import user_frame, user_location
+from fx2onnx.torchcompat.frames import is_user, user_frame, user_location
 from fx2onnx.torchcompat.loop_statements import is_at_loop
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import flatten
@@ -65,20 +66,28 @@ class TurnsIterator:
         if self._loop is not None:
             return self._loop.next()
         frame = sys._getframe(1)
-        if not is_at_head(frame):
-            if self._held is None:
-                raise self._loops.refused("Python makes a list of as many elements as a size says")
-            self._plain = list.__iter__(self._held)
-            return next(self._plain)
-        if (is_lazy(frame) and self._loops.collected_by(frame) is None) or is_passed_on(self):
+        is_loop = is_at_head(frame)
+        if not is_loop and self._held is None:
+            raise self._loops.refused("Python makes a list of as many elements as a size says")
+        is_lazily = is_lazy(frame) and self._loops.collected_by(frame) is None
+        is_each = is_lazily if is_loop else is_user(frame.f_code) and not takes_all(frame)
+        if is_each or (is_passed_on(self) and frame.f_globals is not vars(held)):
             raise self._loops.refused(
                 "a generator or an iterator of Python's goes through as many elements as a size says"
             )
+        if self._held is not None and not is_loop:
+            self._plain = list.__iter__(self._held)
+            return next(self._plain)
         self._loop = self._loops.tests.entered(Loop(self._loops, frame, self.series()))
         return self._loop.next()
 
 
 WHOLE[Turns] = Turns.whole
+
+
+def _range_of(start: Value, length: Value, step: Value) -> turns.Counted:
+    """The numbers of a ``range``."""
+    return turns.Counted(Elements(length, lambda index: start + index * step))
 
 
 @answers_for_caller
@@ -94,6 +103,8 @@ class Loops(RunPlugin):
         """Memories, by id, that a loop gives to more than one tensor."""
         self.turned: list[Turns] = []
         """The lists of Python's that have become such."""
+        self.lent: list[tuple[Turns, list[Value], list[Value]]] = []
+        """Lists that are elements of such, each with what it had in it."""
         self._collecting: dict[FrameType, list[Value]] = {}
         """The lists that take all that generators give, by their frames."""
         self.tests = LoopTests(self)
@@ -103,18 +114,24 @@ class Loops(RunPlugin):
             turns.become(found, list)
         self.turned.clear()
         self.open.clear()
+        self.lent.clear()
         del self.tests  # which refers to this
         self.tracer.repeats.clear()
 
-    def installed(self) -> dict[str, Value]:
-        """Until ``Changes`` end, tensors of dynamic sizes are gone through in loops. Returns names for the user's files."""
+    def installed(self, stand_ins: dict[int, Value]) -> dict[str, Value]:
+        """Until ``Changes`` end, tensors of dynamic sizes are gone through in loops. Returns names for the user's files, and adds what stands
+        for functions, by the id of each, to ``stand_ins``.
+        """
         functions = {"unbind": self._unbound, "split": self._split, "chunk": self._chunked}
-        for name, instead in {"__iter__": self._iterated, **functions}.items():
+        for name, instead in {"__iter__": self._iterated, "__len__": self._hinted, **functions}.items():
             put_name(torch.Tensor, name, instead(getattr(torch.Tensor, name)), Why.SIZES)
         for name, instead in functions.items():
             put_name(torch, name, instead(getattr(torch, name)), Why.SIZES)
         for name in ("__mul__", "__rmul__"):
             put_name(torch.SymInt, name, self._repeating(getattr(torch.SymInt, name)), Why.SIZES)
+        for space, name, value in OF_MODULES:
+            stand_ins[id(getattr(space, name))] = value
+            put_name(space, name, value, Why.SIZES)
         return NAMES
 
     def _repeating(self, own: Callable[..., Value]) -> Callable[..., Value]:
@@ -136,6 +153,15 @@ class Loops(RunPlugin):
             return own(self) if found is None else loops.iterator(found, loops.repeated(self))
 
         return __iter__
+
+    def _hinted(self, own: Callable[..., Value]) -> Callable[..., Value]:
+        @answers_for_caller
+        def __len__(self: torch.Tensor) -> int:
+            if turns.series_of(self) is not None and takes_all(sys._getframe(1)):
+                raise TypeError("no hint of the length, where Python takes all elements")
+            return own(self)  # type: ignore[no-any-return]
+
+        return __len__
 
     def _unbound(self, own: Callable[..., Value]) -> Callable[..., Value]:
         @answers_for_caller
@@ -195,12 +221,12 @@ class Loops(RunPlugin):
         env, dim = self.tracer.sizes, unwrap(count)
         if not env.certain("ge", dim, 0):
             count = sym_int(env, apply("max", dim, 0))
-        return turns.range_of(start, count, step)
+        return _range_of(start, count, step)
 
     def left_range(self, plain: range) -> Value:
         """The stand-in for a ``range`` of a fixed length, if data decides in its turns."""
         is_loop = self._may_branch(len(plain))
-        return turns.range_of(plain.start, len(plain), plain.step) if is_loop else plain
+        return _range_of(plain.start, len(plain), plain.step) if is_loop else plain
 
     def _may_branch(self, count: int) -> bool:
         """Return whether Python is at a loop of a fixed length whose turns have branches by data, or are left by data."""
@@ -283,6 +309,17 @@ class Loops(RunPlugin):
             raise self.refused(f"{func} takes an element of a list of a dynamic length")
         with self.tracer.mode:
             return join([known.get(id(one), one) for one in args[0]], *args[1:], **kwargs)
+
+    def check_lent(self, holder: Turns | None = None, since: int = 0) -> None:
+        """Raises where an element was changed of a list that is read now, or of which a turn took others, too."""
+        held = [id(each[0]) for each in self.lent[since:]]
+        for one, given, before in self.lent[since:]:
+            is_read = one is holder if holder is not None else held.count(id(one)) > 1
+            if is_read and [*map(id, list.__iter__(given))] != [*map(id, before)]:
+                raise self.refused(
+                    "Python changes a list that is an element of a list of a dynamic length",
+                    "fill new lists, new.append([...]), in the place of changing the elements of one",
+                )
 
     def refused(self, what: str, *steps: str) -> UserError:
         """The error of a loop that cannot be a loop of the file; ``steps`` to take before all others."""

@@ -246,6 +246,22 @@ def _heads(code: CodeType) -> Mapping[int, int]:
     return {one.offset: one.argval for one in dis.get_instructions(code) if one.opname == "FOR_ITER"}
 
 
+def takes_all(frame: FrameType) -> bool:
+    """Return whether the frame takes all elements of an iterator as they come: ``[*x]``, ``f(*x)``, ``out += x``, ``out.extend(x)``."""
+    return frame.f_lasti in _takers(frame.f_code)
+
+
+@lru_cache(maxsize=256)
+def _takers(code: CodeType) -> frozenset[int]:
+    found, method = set[int](), None
+    for one in dis.get_instructions(code):
+        method = one.argval if one.opname in ("LOAD_METHOD", "LOAD_ATTR") else method
+        is_call = one.opname in ("PRECALL", "CALL") and method == "extend"
+        if is_call or one.opname in ("LIST_EXTEND", "CALL_FUNCTION_EX", "BINARY_OP"):
+            found.add(one.offset)
+    return frozenset(found)
+
+
 def is_inlined(frame: FrameType) -> bool:
     """Return whether the frame is at the head of a comprehension that has no function of its own, as since Python 3.12."""
     end = _heads(frame.f_code).get(frame.f_lasti, 0)

@@ -117,6 +117,7 @@ class Turns(list):  # type: ignore[type-arg]
     __slots__ = ()
 
     def _repeats(self) -> list[Value]:
+        current_loops().check_lent(self)
         return [_known(one) for one in list.__iter__(self)]
 
     def length(self) -> Index:
@@ -143,7 +144,7 @@ class Turns(list):  # type: ignore[type-arg]
         """The elements by their numbers."""
         held = self._repeats()
         if len(held) == 1:
-            return Elements(self.length(), lambda index: _at(held[0], index))
+            return Elements(self.length(), lambda index: self._lent(_at(held[0], index)))
         one = self._as_one()
         return Elements(one.length, one.at)
 
@@ -180,11 +181,19 @@ class Turns(list):  # type: ignore[type-arg]
                     any(_length(other) is not None for other in held if other is not one) or type(index) is not int
                 ):
                     break
-                return _at(one, place if is_from_front(index) else -1 - place)
+                return self._lent(_at(one, place if is_from_front(index) else -1 - place))
             if type(place) is int and place == 0:
                 return one
             place -= 1
-        return self._as_one().at(index)
+        return self._lent(self._as_one().at(index))
+
+    def _lent(self, one: Value) -> Value:
+        """An element, which is made anew where it is a list: what changes it does not change this list."""
+        if isinstance(one, list):
+            current_loops().lent.append((self, one, [*list.__iter__(one)]))
+        for part in list.__iter__(one) if isinstance(one, list) else one if type(one) is tuple else ():
+            self._lent(part)
+        return one
 
     def __add__(self, other: Value) -> list[Value]:
         return _as_turns([*list.__iter__(self), *list.__iter__(other)])
@@ -199,9 +208,8 @@ class Turns(list):  # type: ignore[type-arg]
 
     def reverse(self) -> None:
         """From the last to the first, in place."""
-        turned = [
-            current_loops().repeat(one.stacked().flip(0)) if isinstance(one, Repeat) else one for one in self._repeats()
-        ]
+        turn = current_loops().repeat
+        turned = [turn(one.stacked().flip(0)) if isinstance(one, Repeat) else one for one in self._repeats()]
         list.__setitem__(self, slice(None), turned[::-1])
 
     def copy(self) -> list[Value]:
@@ -227,8 +235,7 @@ class Turns(list):  # type: ignore[type-arg]
     def insert(self, index: Value, value: Value) -> None:
         """Insert an element as Python does, whose index is within the list."""
         if type(index) is int and index == 0:
-            list.insert(self, 0, value)
-            return
+            return list.insert(self, 0, value)
         whole = self.whole()
         self._become(whole[:index], self._as_row(value, whole), whole[index:])
 
@@ -273,8 +280,7 @@ class Turns(list):  # type: ignore[type-arg]
         whole = self.whole()
         if whole.dim() != 1:
             raise current_loops().refused("Python compares tensors of several numbers")
-        found: torch.Tensor = whole == current_loops().as_tensor(value)
-        return found
+        return whole == current_loops().as_tensor(value)  # type: ignore[no-any-return]
 
     def __contains__(self, value: Value) -> bool:
         return bool(self._equal(value).any())
@@ -392,8 +398,3 @@ def series_of(value: object) -> Elements | None:
 
 LENGTHS[Turns] = Turns.length
 LENGTHS[Counted] = lambda value: value.series.length
-
-
-def range_of(start: Value, length: Value, step: Value) -> Counted:
-    """The numbers of a ``range``."""
-    return Counted(Elements(length, lambda index: start + index * step))

@@ -33,19 +33,25 @@ def install_names(
 ) -> None:
     """Until ``Changes`` end, in this thread, the code of the modules of ``tree`` finds ``len`` and ``type`` that know symbolic
     sizes; the files ``numbers_in`` find ``int``, ``float`` and ``range``, too, and ``functions`` (by the id of those that they have) under
-    names of their own. ``loops``: names of those files, too, where loops over sizes are loops of the file.
+    names of their own. ``loops``: names where loops over sizes are loops of the file, and ``functions`` have stand-ins everywhere.
     """
     for space in _spaces_of(tree):
         if loops is not None:
+            _exchange(space, functions)
             _put(space, {"range": _RANGE, **loops})
         _put(space, {"len": _length} | ({"type": _TYPE} if not _is_library(space) or _asks_for_types(space) else {}))
     for name in numbers_in:
         space = vars(sys.modules[name]) if name in sys.modules else {}
-        own = {key: functions[id(value)] for key, value in space.items() if id(value) in functions}
-        for key, value in own.items():
-            put_name(space, key, value, Why.PYTHON)
+        _exchange(space, functions)
         _put(space, {"len": _length, "type": _TYPE_OF_NUMBERS, "int": _INT, "float": _FLOAT, "range": _RANGE})
         _put(space, loops or {})
+
+
+def _exchange(space: Names, functions: Mapping[int, object]) -> None:
+    """Put what stands for functions, by the id of each, in their places."""
+    for key, value in [*space.items()]:
+        if id(value) in functions:
+            put_name(space, key, functions[id(value)], Why.PYTHON)
 
 
 def _put(space: Names, names: Names) -> None:

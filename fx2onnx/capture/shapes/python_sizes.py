@@ -41,7 +41,7 @@ from fx2onnx.torchcompat.versions import find
 Function: TypeAlias = Callable[..., Number]
 
 
-def install_size_functions() -> Mapping[int, object]:
+def install_size_functions() -> dict[int, object]:
     """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
     and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; and they have what Python's
     numbers have. A size that is a key is specialized. Returns what stands for functions, by the id of each.

@@ -260,6 +260,15 @@ def _by_products(
 def _check_pairs(op: Emit, query: ir.Value, key: ir.Value, value: ir.Value) -> None:
     """Refuse (E203) what kernels of PyTorch's take unchecked."""
     rows = (op.dims(key)[-2], op.dims(value)[-2])
+    pairs = zip(op.dims(key)[:-2][::-1], op.dims(value)[:-2][::-1], strict=False)
+    unlike = [pair for pair in pairs if all(isinstance(size, int) and size != 1 for size in pair) and len({*pair}) > 1]
+    if unlike:
+        raise UserError(
+            "E203",
+            f"attention of {unlike[0][0]} keys over {unlike[0][1]} values along an axis before the last two",
+            why="PyTorch's kernels read a value for each key",
+            next="pass keys and values of the same batches and heads",
+        )
     if not op.is_float(query) or (rows[0] != rows[1] and all(isinstance(size, int) for size in rows)):
         raise UserError(
             "E203",

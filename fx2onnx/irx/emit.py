@@ -341,6 +341,8 @@ class Emit(Accessors, Operators):
         dims, source = tuple(dims), dims_of(value)
         if source == dims:
             return value
+        if 0 in dims and source:  # onnxruntime drops such a node, as if it changed nothing
+            return self.expand(self.const(0, dtype_of(value)), dims)
         offset = len(dims) - len(source)
         target = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
         return self.node("Expand", value, self.sizes(target), outputs=((dtype_of(value), dims),))

@@ -245,6 +245,7 @@ CASES = [
     *(case(aten.linalg_cond.default, torch.zeros(sizes), order) for sizes, order in (((0, 3), INF), ((2, 0, 0), None))),
     case(aten.lerp.Tensor, T([INF, 1.0, 2.0, 3.0]), T([-1.0, INF, 5.0, 0.3]), T([1.1, 0.3, -0.7, 0.9])),
     case(aten.cross.default, R(1, 1, 2, 3), R(3, 2, 2, 3), None),
+    case(aten.index_put.default, R(3, 1, 4), (T([], dtype=torch.int64), T([True]), T([1])), T(5.0)),
 ]  # fmt: skip
 
 
@@ -315,6 +316,9 @@ EXPORTED = [
     (lambda x, *of: aten._batch_norm_with_update_functional.default(x, None, None, *of[2:], 0.1, 1e-3), (R(2, 3), *CHANNELS)),
     (lambda x, *of: aten._batch_norm_no_update.default(x, None, None, *of[2:], 0.1, 1e-3), (R(2, 3), *CHANNELS)),
     (Call(aten.embedding_bag.padding_idx, False, 1, False, None, False, -1), (R(3, 2), T([0, 2, 1, 2]), T([0, 2]))),
+    *((Call(aten.reflection_pad2d_backward.default, pad), (R(*sizes), R(2, 1, 3, 4))) for pad, sizes in (([1, 2, -4, 2], (2, 1, 1, 7)), ([-1, 1, 2, -2], (2, 1, 3, 4)), ([2, 1, 1, -3], (2, 1, 1, 7)))),
+    (Call(aten.reflection_pad1d_backward.default, [-5, 3]), (R(2, 3), R(2, 5))),
+    (Call(aten.reflection_pad3d_backward.default, [1, -4, 2, 2, -3, 1]), (R(1, 1, 7, 2), R(1, 3, 3, 5))),
 ]  # fmt: skip
 
 
@@ -338,6 +342,8 @@ REFUSED = [
     (Call(aten.slow_conv_transpose2d.default, [2, 3], None, [1, 1], [1, 0], [0, 0], [2, 1]), (R(1, 2, 4, 4), R(2, 2, 2, 4))),
     (Call(aten.nll_loss.default, None, 3), (R(2, 3), T([0, 2]))),
     (Call(aten.scaled_dot_product_attention.default), (QUERY, KEYS, R(1, 2, 3, 4))),
+    (Call(aten.scaled_dot_product_attention.default), (QUERY, KEYS, R(1, 0, *KEYS.shape[2:]))),
+    (Call(aten._ctc_loss_backward.Tensor, T([[1], [2]]), T([3.0, 3.0]), T([1, 1]), R(2), R(2, 3, 3), 0), (R(2), LOGS)),
     (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (QUERY, KEYS, R(1, 2, 6, 4))),
     (Call(aten._scaled_dot_product_flash_attention_for_cpu.default), (QUERY, KEYS, R(2, 2, 5, 4))),
     (Call(aten._scaled_dot_product_attention_math.default), (torch.ones(1, 1, 2, 3).long(), R(1, 1, 4, 3), R(1, 1, 4, 3))),

@@ -113,14 +113,18 @@ def _combinations(tracer: Tracer, call: Call, self: torch.Tensor, r: int, with_r
     return record_sized(tracer, call, [(self.dtype, [rows, r])])
 
 
+def _check_lengths(input_lengths: object, target_lengths: object) -> None:
+    for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
+        if isinstance(lengths, torch.Tensor) and (lengths.dtype == torch.bool or lengths.is_floating_point()):
+            raise not_tried(RuntimeError(f"{name} must be integral"))
+
+
 @register(Kind.RECORD, aten.ctc_loss.IntList, aten.ctc_loss.Tensor)
 def _ctc_loss(
     tracer: Tracer, call: Call, log_probs: torch.Tensor, input_lengths: object, target_lengths: object, reduction: int
 ) -> object:
     """ctc_loss: a number; unreduced, one a sequence of log_probs [T, N, C] or [T, C]."""
-    for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
-        if isinstance(lengths, torch.Tensor) and (lengths.dtype == torch.bool or lengths.is_floating_point()):
-            raise RuntimeError(f"{name} must be integral")
+    _check_lengths(input_lengths, target_lengths)
     shape = dims_of(log_probs)[1:-1] if reduction == 0 else []
     return record_sized(tracer, call, [(log_probs.dtype, shape)])
 
@@ -131,11 +135,13 @@ def _ctc_loss_parts(
     call: Call,
     log_probs: torch.Tensor,
     targets: torch.Tensor,
+    input_lengths: object,
     target_lengths: torch.Tensor | Sequence[int],
 ) -> object:
     """_ctc_loss: a number for each sequence of log_probs [T, N, C], and alpha [N, T, 2 S + 1]: S is the length of the longest
     target, or of all targets there are where the lengths are data.
     """
+    _check_lengths(input_lengths, target_lengths)
     steps, batch = dims_of(log_probs)[:2]
     longest = dims_of(targets)[-1] if isinstance(target_lengths, torch.Tensor) else max([*target_lengths, 1])
     dtype = log_probs.dtype
@@ -148,10 +154,13 @@ def _ctc_loss_backward(
     call: Call,
     grad: torch.Tensor,
     log_probs: torch.Tensor,
+    input_lengths: object,
+    target_lengths: object,
     neg_log_likelihood: torch.Tensor,
     log_alpha: torch.Tensor,
 ) -> object:
     """_ctc_loss_backward: of the type of log_probs. The real kernel reads beyond the other operands where they do not fit."""
+    _check_lengths(input_lengths, target_lengths)
     steps, batch = dims_of(log_probs)[:2]
     for operand, sizes in ((grad, [batch]), (neg_log_likelihood, [batch]), (log_alpha, [batch, steps])):
         if operand.dtype != log_probs.dtype or operand.dtype.itemsize < 4:

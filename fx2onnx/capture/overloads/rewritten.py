@@ -89,6 +89,23 @@ def _vander(tracer: Tracer, call: Call, x: torch.Tensor, N: int | None, increasi
         return found if increasing else found.flip(1)
 
 
+@register(
+    Kind.RECORD,
+    aten.reflection_pad1d_backward.default,
+    aten.reflection_pad2d_backward.default,
+    aten.reflection_pad3d_backward.default,
+)
+def _reflection_pad_backward(
+    tracer: Tracer, call: Call, grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[Any]
+) -> object:
+    """What negative pads cut off has no gradient, and torch's own code reads other elements for it."""
+    cut = [max(-pad, 0) for pad in padding]
+    if not any(type(pad) is int and pad < 0 for pad in padding):
+        return NotImplemented
+    with tracer.mode:
+        return call.func(torch.constant_pad_nd(grad_output, cut), self, [max(pad, 0) for pad in padding])
+
+
 @register(Kind.WRITE, aten.fill_diagonal_.default)
 def _fill_diagonal(tracer: Tracer, call: Call, self: torch.Tensor, fill_value: float, wrap: bool) -> torch.Tensor:
     """fill_diagonal_ of a matrix; wrapped ones and those of more axes are refused."""

@@ -98,7 +98,7 @@ def _vander(tracer: Tracer, call: Call, x: torch.Tensor, N: int | None, increasi
 def _reflection_pad_backward(
     tracer: Tracer, call: Call, grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[Any]
 ) -> object:
-    """What negative pads cut off has no gradient, and torch's own code reads other elements for it."""
+    """The elements that negative pads cut off have no gradient; torch's own code reads other elements for it."""
     cut = [max(-pad, 0) for pad in padding]
     if not any(type(pad) is int and pad < 0 for pad in padding):
         return NotImplemented

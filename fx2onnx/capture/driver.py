@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.base.code_patch import put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
 from fx2onnx.base.events import record
@@ -33,7 +34,7 @@ from fx2onnx.capture.patches import Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_numbers, keep_process_state, preserve
-from fx2onnx.capture.python.outside import outside_of
+from fx2onnx.capture.python.outside import MET, outside_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.run import run, run_on_all_paths
 from fx2onnx.capture.settle import after_run
@@ -133,11 +134,14 @@ def _alone(attempt: Attempt, single_calls: tuple[tuple[type, ...], Called] | Non
             _wait_for_others()
             stop.put()
             may_have_drawn = keep_process_state()
+            put_name(MET, "clocks", [])
             if single_calls is not None:
                 call_as_one(attempt.root, *single_calls)
             captured = _result(attempt)
             if may_have_drawn():
                 captured.warnings += road("random draws").notes_on_numbers(captured, lambda: _result(attempt))
+            if MET.clocks:
+                captured.warnings += road("random draws").notes_on_clocks(captured, lambda: _result(attempt))
         if not stop.was_met:
             return captured
     except (ImportNeeded, Exception):

@@ -5,13 +5,20 @@ from __future__ import annotations
 import array
 import collections
 import ctypes
+import datetime
 import io
 import itertools
+import logging
+import os
 import queue
 import random
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import datetime as Datetime
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -255,6 +262,44 @@ def test_numbers_of_python_and_numpy_in_the_file_are_named(name: str) -> None:
     verdict = verify(result, module, (x,))
     assert verdict.ok != is_kept
     assert ("random numbers of Python or NumPy" in verdict.unverified) == is_kept
+
+
+def imported(_: object) -> float:
+    import time as clock
+
+    return clock.monotonic()
+
+
+def logged(_: object) -> float:
+    started = time.time()
+    logging.getLogger("fx2onnx_tests").debug("took %s", time.perf_counter() - started)
+    return 2.0
+
+
+READ: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "seconds": (lambda _: time.time(), True),
+    "another name": (lambda _: perf_counter(), True),
+    "imported in a function": (imported, True),
+    "tensor": (lambda _: torch.tensor(time.time_ns() % 1000), True),
+    "month": (lambda _: time.localtime().tm_mon, True),
+    "year": (lambda _: Datetime.now().year, True),
+    "day": (lambda _: datetime.date.today().day, True),
+    "identifier": (lambda _: uuid.uuid4().int % 100_000, True),
+    "bytes": (lambda _: int.from_bytes(os.urandom(3), "big"), True),
+    "logged": (logged, False),
+    "a fixed date": (lambda _: Datetime(2020, 2, 3).day, False),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_a_clock_shows_in_the_file_is_named(name: str) -> None:
+    take, is_kept = READ[name]
+    before = time.time, datetime.datetime, datetime.date
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fx2onnx.ExportWarning)
+        result = fx2onnx.export(Holds(None, take), (X,))
+    assert any("reads a clock" in text for text in result.report.warnings) == is_kept
+    assert before == (time.time, datetime.datetime, datetime.date)
 
 
 def test_a_copy_goes_on_by_itself() -> None:

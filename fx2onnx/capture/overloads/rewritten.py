@@ -96,7 +96,7 @@ def _vander(tracer: Tracer, call: Call, x: torch.Tensor, N: int | None, increasi
     aten.reflection_pad3d_backward.default,
 )
 def _reflection_pad_backward(
-    tracer: Tracer, call: Call, grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[Any]
+    tracer: Tracer, call: Call, grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[int]
 ) -> object:
     """The elements that negative pads cut off have no gradient; torch's own code reads other elements for it."""
     cut = [max(-pad, 0) for pad in padding]

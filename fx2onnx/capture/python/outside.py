@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -98,7 +99,11 @@ def namespaces_of(
         elif (function := _function(found)) is not None:
             space, names = function.__globals__, set(_names(function.__code__))
             spaces.setdefault(id(space), (space.get("__name__", ""), space, set()))[2].update(names)
-            pending += [space[name] for name in names if name in space]
+            values = {name: space[name] for name in names if name in space}
+            pending += values.values()
+            if MET.clocks is not None:
+                MET.clocks += [(space, name) for name, value in values.items() if _is_clock(value)]
+                MET.clocks += [({}, name) for name in names & _CLOCKS - values.keys()]
             pending += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
             met[id(function)] = function
     contents = [(name, space, space_of(space), names) for name, space, names in spaces.values()]
@@ -107,6 +112,21 @@ def namespaces_of(
         for name, space, own, names in contents
     ]
     return [*found, *((each.__qualname__, each, {}) for each in met.values() if _has_state(each))]
+
+
+class _Met(threading.local):
+    clocks: list[tuple[dict[str, object], str]] | None = None
+    """Globals and their names that are clocks, or modules with clocks or with random bytes; None outside of captures."""
+
+
+MET = _Met()
+_CLOCKS = frozenset({"time", "datetime", "uuid", "secrets", "urandom"})
+"""Modules whose functions return other values in each run, and such a function of ``os``."""
+
+
+def _is_clock(value: object) -> bool:
+    named = "__name__" if isinstance(value, ModuleType) else "__module__"
+    return getattr(value, named, None) in _CLOCKS or value is os.urandom
 
 
 def _has_state(function: FunctionType) -> bool:

@@ -1,5 +1,5 @@
-"""Random numbers that forward draws: those of Python and NumPy that are constants of the file, and all, and seeds that it sets, beside
-other threads: apart from those of the process, which these draw.
+"""Random numbers that forward draws, and clocks that it reads: those of Python and NumPy that are constants of the file, and all random
+numbers, and seeds that it sets, beside other threads: apart from those of the process, which these draw.
 
 What forward draws of torch is never drawn: it is a node of the graph. Python's and NumPy's numbers come from a generator of
 its own, which begins where the process's is.
@@ -7,20 +7,24 @@ its own, which begins where the process's is.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import sys
 import threading
+import time
 from collections.abc import Callable
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import CodePatch, put_name
+from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.base.code_patch import THREAD, CodePatch, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Captured, where_of
+from fx2onnx.capture.python.outside import MET
 from fx2onnx.capture.rare_roads import road
+from fx2onnx.torchcompat.frames import is_user
 
 Functions: TypeAlias = dict[str, Callable[..., Any]]
 
@@ -35,14 +39,62 @@ _THREAD = _Thread()
 
 def notes_on_numbers(captured: Captured, run_again: Callable[[], Captured]) -> list[str]:
     """A warning if the program holds numbers that forward drew: one of a few further runs, which draw others, gives another one."""
-    for _ in range(_RUNS):
-        try:
-            where = _other_constant(captured, run_again())
-        except Exception as error:  # forward is the user's code: other numbers may lead it to a mistake
-            where = error.where if isinstance(error, UserError) else None
-        if where is not _SAME:
-            return [f"{_REPEATED} ({where})" if where else _REPEATED]
-    return []
+    return next((notes for _ in range(_RUNS) if (notes := _notes(_DRAWN, captured, run_again))), [])
+
+
+def notes_on_clocks(captured: Captured, run_again: Callable[[], Captured]) -> list[str]:
+    """A warning if the program holds what forward read of a clock or of the system's random bytes: a further run, in which the clocks
+    of the user's code show another time, gives another one.
+    """
+    with Changes():
+        for module, name in (
+            *((vars(time), name) for name in vars(time)),
+            *((vars(datetime), name) for name in _DATES),
+        ):
+            if name in _DATES or isinstance(module[name], BuiltinFunctionType):
+                put_name(module, name, _shifted(module[name]))
+        for space, name in MET.clocks or ():
+            if getattr(space.get(name), "__module__", None) in ("time", "datetime"):
+                put_name(space, name, _shifted(space[name]))
+        return _notes(_READ, captured, run_again)
+
+
+def _notes(text: str, captured: Captured, run_again: Callable[[], Captured]) -> list[str]:
+    try:
+        where = _other_constant(captured, run_again())
+    except Exception as error:  # forward is the user's code: other numbers may lead it to a mistake
+        where = error.where if isinstance(error, UserError) else None
+    if where is _SAME:
+        return []
+    return [f"{text} ({where})" if where else text]
+
+
+@functools.cache
+def _shifted(clock: type | BuiltinFunctionType) -> object:
+    """A function of ``time`` or a class of ``datetime`` that gives another time where the user's code of a capture asks for it."""
+    if isinstance(clock, type):
+        readers = [name for name in ("now", "utcnow", "today") if hasattr(clock, name)]
+        return type(clock.__name__, (clock,), {name: classmethod(_later(clock, name)) for name in readers})
+
+    @functools.wraps(clock)
+    def shifted(*args: object) -> object:
+        found = clock(*args)
+        if not THREAD.captures or not is_user(sys._getframe(1).f_code) or args:
+            return found
+        if isinstance(found, int | float):
+            return found + type(found)(_SHIFT_S * (10**9 if clock.__name__.endswith("_ns") else 1))
+        return clock(time.time() + _SHIFT_S) if clock.__name__ in ("localtime", "gmtime", "ctime") else found
+
+    return shifted
+
+
+def _later(kind: type, name: str) -> Callable[..., object]:
+    def read(_: type, *args: object, **kwargs: object) -> object:
+        found: datetime.date = getattr(kind, name)(*args, **kwargs)
+        is_asked = THREAD.captures and is_user(sys._getframe(1).f_code)
+        return found + datetime.timedelta(seconds=_SHIFT_S) if is_asked else found
+
+    return read
 
 
 def _other_constant(captured: Captured, other: Captured) -> object:
@@ -60,7 +112,11 @@ def _other_constant(captured: Captured, other: Captured) -> object:
 _RUNS = 3
 """A branch with even chances is missed once in eight exports."""
 _SAME = object()
-_REPEATED = (
+_DATES = ("datetime", "date")
+_SHIFT_S = 122_001_589.375
+"""Years, of which no unit from a second to a year is left as it was."""
+_READ = "forward reads a clock, or random bytes of the system; the file repeats the values of the export: pass them to forward as inputs"
+_DRAWN = (
     "forward draws random numbers with Python's random or numpy.random; the file repeats those of the export: draw them "
     "with torch.rand or torch.randint, or pass them to forward"
 )

@@ -1,5 +1,5 @@
-"""Extremes and signs of int64 by comparisons: onnxruntime's kernels compare the low halves of numbers as signed ones, so that
-``Max(3000000000, 0)`` is 0.
+"""int64 beyond what onnxruntime's kernels take. Extremes and signs by comparisons: they compare the low halves of numbers as signed ones,
+so that ``Max(3000000000, 0)`` is 0. Sums by halves: they add as float64, so that ``ReduceSum([2**60, 1])`` is ``2**60``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LIMIT = 1 << 31
 
 
 def compares_wide(node: ir.Node) -> bool:
-    """Return whether a node compares int64 numbers that are not known to be within 32 bits, and has a form by comparisons."""
+    """Return whether a node compares or adds int64 numbers that are not known to be within 32 bits, and has another form."""
     value = node.inputs[0] if node.inputs else None
     if node.domain or value is None or value.dtype != D.INT64 or node.op_type not in FORMS:
         return False
@@ -141,7 +141,20 @@ def _reduced(place: str, over_nothing: int) -> Form:
     return form
 
 
+def _sum(op: Emit, node: ir.Node) -> ir.Value:
+    """Each half is exact for fewer than 2**21 numbers. Neither is cut: beyond 64 bits, both wrap around as PyTorch's sum does."""
+    (value,), half = given(node, 1), op.const(np.int64(_LIMIT * 2))
+    high = op.Div(value, half)
+    attributes = {name: each.value for name, each in node.attributes.items()}
+    sums = [
+        op.node(node.op_type, each, *node.inputs[1:], **attributes)
+        for each in (high, op.Sub(value, op.Mul(high, half)))
+    ]
+    return op.Add(op.Mul(sums[0], half), sums[1])
+
+
 FORMS: dict[str, Form] = {
     "Max": _extreme("Greater"), "Min": _extreme("Less"), "Clip": _clip, "Relu": _relu, "Sign": _sign,
     "ReduceMax": _reduced("ArgMax", -(1 << 63)), "ReduceMin": _reduced("ArgMin", (1 << 63) - 1),
+    "ReduceSum": _sum,
 }  # fmt: skip

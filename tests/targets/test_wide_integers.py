@@ -30,6 +30,8 @@ FUNCTIONS = {
     "of_floats": lambda x: x.double().long().clamp(0, 100),
     "of_places": lambda x: x.argmax(0).clamp(min=3_000_000_000),
     "amax_of_rows": lambda x: (x.amax(1), x.min(1)[0], x.clamp(min=7), torch.sign(x)),
+    "sum": lambda x: (x.sum(), x.sum(1), x.sum((0, 1), True), x.nansum(0), x.trace(), (-x * 5).sum(-1)),
+    "sum_of_counts": lambda x: ((x > 0).sum(1), x.int().sum(1)),
     "amin": lambda x: (x.amin(), x.amin(-1), x.min(1)[0], torch.aminmax(x, dim=1)),
 }
 
@@ -49,7 +51,7 @@ def test_extremes_of_int64(name: str, opset: int) -> None:
     check(Function(name), (WIDE,), opset_version=opset)
 
 
-@pytest.mark.parametrize("name", ["clamp", "amax_of_rows"])
+@pytest.mark.parametrize("name", ["clamp", "amax_of_rows", "sum"])
 def test_other_sizes_and_no_rows(name: str) -> None:
     function = Function(name)
     rows = {"x": {0: torch.export.Dim("rows", min=0), 1: torch.export.Dim("columns", min=1)}}

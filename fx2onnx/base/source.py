@@ -38,6 +38,8 @@ class SourceLocation:
         """Heading and the lines around the place, the place marked with ``>``."""
         heading = f"  {self}" + (f"   (module: {module_path})" if module_path else "")
         lines = [heading]
+        if not lines_of(self.file):  # typed at a prompt, or made by exec
+            return lines
         for number in range(self.line - 1, self.line + 2):
             text = line_of(self.file, number).rstrip()
             if text or number == self.line:

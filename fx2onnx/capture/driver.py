@@ -111,7 +111,7 @@ def capture(
             road("the example inputs").try_at_sample(captured)
         has_ended = True
     except UserError as error:
-        error.add_next(patches.warnings(), before=road("a failed run").steps_before(root, arguments))
+        error.add_next(patches.warnings(), before=road("a failed run").steps_before(root, arguments, error))
         raise
     finally:
         request.outside.put_back(has_ended)

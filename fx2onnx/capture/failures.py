@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
+from fx2onnx.base.source import lines_of
 from fx2onnx.base.stack_frames import limit_reached
 from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome
 from fx2onnx.capture.python.inputs import ARGUMENT, Arguments
@@ -188,14 +189,19 @@ def explained(cause: Exception) -> UserError:
     )
 
 
-def steps_before(root: torch.nn.Module, arguments: Arguments) -> list[str]:
-    """Steps to take before all others where a capture fails: mistakes of the call that the failure itself does not show."""
+def steps_before(root: torch.nn.Module, arguments: Arguments, error: UserError) -> list[str]:
+    """Steps to take before all others where a capture fails: what is wrong around the call and the failure itself does not show."""
     names = [name for name, value in arguments.objects() if isinstance(value, np.ndarray)]
     steps = [
         f"pass tensors: torch.from_numpy(array) for the NumPy array {name.removeprefix(ARGUMENT)}" for name in names
     ]
     if any(isinstance(value, str) and value.endswith(".onnx") for _, value in arguments.objects()):
         steps.insert(0, "give the example inputs before the path: export(module, args, path)")
+    if error.code in ("E104", "E105") and error.where is not None and not lines_of(error.where.file):
+        steps.insert(
+            0,
+            f"save the code in a file and import it: a loop or a branch needs its source, and {error.where.file} has none",
+        )
     return [CONVERT, *steps[:2]] if observers_of(root) else steps[:2]
 
 

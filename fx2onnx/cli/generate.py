@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from urllib.parse import parse_qsl
 import typer
 
 from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.escape import plain
 from fx2onnx.base.options import CHECKS, INPUTS
 from fx2onnx.cli import options
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -193,6 +195,8 @@ def _loaded(stages: Any, folder: Path, engine: str | None) -> LoadedModel:
             f"'{folder}' is a diffusers pipeline and has no tokens",
             next="fx2onnx.load(FOLDER)(prompt) in Python",
         )
+    for text in model.warnings:
+        print(f"warning: {plain(text)}", file=sys.stderr)
     return model
 
 

@@ -28,7 +28,7 @@ _OBSOLETE = "obsolete"
 _DIGEST = "[0-9a-f]{32}"
 _IS_DIGEST = Only("32 hex digits", lambda value: bool(re.fullmatch(_DIGEST, value)), {"pattern": f"^{_DIGEST}$"})
 CHECKED_SUFFIXES = (".onnx", ".data", ".onnx_adapter")
-"""Graphs, weights and adapters must be those that were written; what else is there (configs) people may edit."""
+"""Graphs, weights and adapters must be those that were written; what else is there (configs) people may edit, with a warning."""
 
 
 @dataclass(frozen=True, slots=True)

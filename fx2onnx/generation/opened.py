@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.escape import Shown
 from fx2onnx.files import onnx_adapter
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.staging import locked
 from fx2onnx.generation.engine import Graph, as_array, cast, check_feeds, check_known, dtype_of, shape_of
-from fx2onnx.manifest.form import Kind, file_now, graph_files, read_manifest
+from fx2onnx.manifest.form import Kind, changed_copies, file_now, graph_files, read_manifest
 from fx2onnx.manifest.names import PAST
 
 PARTS = ("text_config", "decoder", "decoder_config")
@@ -124,10 +124,12 @@ class OpenedFolder(Shown):
             self.graphs = {
                 form.stem: Graph(form, folder / form.file, engine, files[form.file]) for form in self.manifest.graphs
             }
+            self.warnings = changed_copies(folder, self.manifest)
             self.config, self.generation_config = (
                 read_config(folder, name, file_now(folder, self.manifest, name))
                 for name in ("config.json", "generation_config.json")
             )
+        warn(self.warnings)
         self.delays = self.manifest.codebook_delays
         self._adapters: dict[str, dict[str, Any]] = {}
         self._active: dict[str, Any] = {}

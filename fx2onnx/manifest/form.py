@@ -214,7 +214,7 @@ class Manifest:
     ``components``                   of a diffusers pipeline, whose class ``model_index.json`` names;
     ``adapters``                     LoRA adapters that are switched at run time;
     ``files, copied, obsolete``      size and digest of each graph and file of weights, of each config, and of what an
-                                     earlier export left; without ``files`` no digest is compared.
+                                     earlier export left; a file that none of them names is not compared.
     """
 
     version: int
@@ -354,6 +354,22 @@ def file_now(folder: Path, manifest: Manifest, name: str) -> Path:
     return folder / name if entry is None else path_now(folder, name, entry.digest)
 
 
+def changed_copies(folder: Path, manifest: Manifest) -> list[str]:
+    """A warning for each config or file of a tokenizer that is not what was exported: people may edit them, and other tokens may follow.
+
+    Raises:   UserError E302 where one cannot be read.
+    """
+    found = []
+    for name, entry in (manifest.copied or {}).items():
+        try:
+            _check_file(folder, name, entry)
+        except UserError as error:
+            if error.__cause__ is not None:
+                raise
+            found.append(f"{error.what}: where that is meant, take {name} out of copied in {MANIFEST}")
+    return found
+
+
 def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
     path = inside(folder, path_now(folder, name, entry.digest).name)
     try:
@@ -369,7 +385,7 @@ def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
         f"'{folder / name}' is not the file that was exported",
         why=f"{MANIFEST} has another size or digest for it",
         next=["export the folder again, or copy all of its files",
-              f"or take files and copied out of {MANIFEST}, if you changed the file on purpose"],
+              f"or take {name} out of files in {MANIFEST}, if you changed it on purpose"],
     )  # fmt: skip
 
 

@@ -103,6 +103,7 @@ def _is_of_a_page(entry: Any) -> bool:
 def run_page(page: Path) -> int:
     """Run the blocks of a page in the working directory; how many there were to run."""
     module = types.ModuleType(f"page_{page.stem}")
+    module.__file__ = str(_write_program(page))
     sys.modules[module.__name__] = module
     count = 0
     try:
@@ -116,12 +117,23 @@ def run_page(page: Path) -> int:
     return count
 
 
+def _write_program(page: Path) -> Path:
+    """Write the Python blocks of a page to a file, each at its lines of the page: capture reads a user's file whole."""
+    lines = [""] * len(page.read_text().splitlines())
+    for block in blocks_of(page):
+        if block.language == "python" and "file" not in block.options:
+            text = block.text.splitlines()
+            lines[block.line : block.line + len(text)] = text
+    file = Path(f"page_{page.stem}.py").absolute()
+    file.write_text("\n".join(lines))
+    return file
+
+
 def run_python(block: Block, namespace: dict[str, Any]) -> None:
     if file := block.options.get("file"):
         Path(file).write_text(block.text)
         return
-    # With the page as the file, its lines are what errors show.
-    code = compile("\n" * block.line + block.text, str(block.page), "exec")
+    code = compile("\n" * block.line + block.text, namespace["__file__"], "exec")
     wanted = block.options.get("raises")
     try:
         exec(code, namespace)

@@ -65,6 +65,31 @@ def test_an_export_error_leads_to_the_fix(module: Any, args: Any, options: dict[
     assert step in caught.value.next[0] or step in "\n".join(caught.value.next)
 
 
+CODE = """
+def counted(x, n):
+    for _ in range(int(n)):
+        x = x * 2 if x.sum() > 0 else x
+    return x
+def summed(x, n):
+    found = {}
+    for row in range(x.shape[0]):
+        found[row] = x[row]
+    return found[0]
+"""
+
+
+@pytest.mark.parametrize("name", ["counted", "summed"])
+@pytest.mark.parametrize("file", ["<stdin>", "<string>"])
+def test_code_without_a_source_is_to_be_saved_in_a_file(name: str, file: str) -> None:
+    """In a file, the first of them exports."""
+    space: dict[str, Any] = {}
+    exec(compile(CODE, file, "exec"), space)
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(space[name], (X, torch.tensor(2)), dynamic_shapes={"x": {0: "rows"}, "n": None})
+    assert caught.value.next[0].startswith("save the code in a file")
+    assert " | " not in str(caught.value)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_module_that_still_observes_is_a_warning_with_the_fix() -> None:
     module = prepared(is_qat=True)

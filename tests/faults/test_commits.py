@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from fx2onnx import export_folder, load
+from fx2onnx import ExportWarning, export_folder, load
 from fx2onnx.base.errors import UserError
 from fx2onnx.exporting import folder as folders
 from fx2onnx.files.folder_commit import MANIFEST, FileEntry, commit_folder, path_now, read_entries
@@ -396,8 +397,16 @@ def test_load_reads_what_the_manifest_names_and_configs_may_be_edited(
     (place / "model.onnx").write_bytes((exported["gpt2"] / "model.onnx").read_bytes())
     settings = json.loads((place / "generation_config.json").read_text())
     (place / "generation_config.json").write_text(json.dumps(settings | {"max_new_tokens": 3}))
-    model = load(place, "runner")
+    with pytest.warns(ExportWarning, match="generation_config.json' is not the file that was exported"):
+        model = load(place, "runner")
     assert sorted(model.graphs) == ["decoder_model", "encoder_model"]
+    (place / "generation_config.json").unlink()
+    with pytest.warns(ExportWarning, match="lacks generation_config.json: where that is meant, take"):
+        load(place, "runner")
+    stated = json.loads((place / "fx2onnx.json").read_text())
+    (place / "fx2onnx.json").write_text(json.dumps(stated | {"copied": {}}))
+    with warnings.catch_warnings(action="error", category=ExportWarning):
+        load(place, "runner")
     assert model.generation_config["max_new_tokens"] == 3
 
 

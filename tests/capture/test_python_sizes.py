@@ -117,3 +117,23 @@ def test_a_shape_counts_its_elements(program: Callable[[torch.Tensor], torch.Ten
     check(
         program, (torch.rand(2, 3, 4),), others=[(torch.rand(3, 5, 6),), (torch.rand(1, 2, 2),)], dynamic_shapes=sizes
     )
+
+
+@pytest.mark.long_cases("affine_grid")
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.nn.functional.affine_grid(torch.ones(x.shape[0], 2, 3), x.shape, align_corners=False),
+        lambda x: x.new_ones(max(x.shape[1:]), min(x.size())),
+    ],
+    ids=["affine_grid", "new_ones"],
+)
+def test_extremes_of_a_shape_compare_no_sizes(program: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """``min(x.shape)`` is an expression, also in torch's own code, where a comparison of two sizes is a condition of the file."""
+    result = check(
+        program,
+        (torch.ones(2, 3, 5, 4),),
+        others=[(torch.ones(4, 1, 2, 7),)],
+        dynamic_shapes=(dict(enumerate("bchw")),),
+    )
+    assert not result.report.assumptions

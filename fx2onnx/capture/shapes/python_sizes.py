@@ -171,7 +171,7 @@ def _extreme(op: str, original: Function) -> Function:
     def extreme(*values: Number, **keywords: object) -> object:
         if len(values) == 1 and isinstance(values[0], Iterator):
             values = (tuple(values[0]),)
-        items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
+        items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple, torch.Size) else values
         if not keywords and type(items) in (list, tuple) and are_numbers_of_data(items):
             return extreme_of_data(op, items)
         node = None if keywords else next(filter(None, map(_size_node, items)), None)

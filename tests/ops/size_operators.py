@@ -200,6 +200,7 @@ OPERATORS: Mapping[str, Program] = {
     "outer": lambda x: torch.outer(x[:, 0], x[:, 1]),
     "kron": lambda x: torch.kron(x, torch.ones(2, 2)),
     "cdist": lambda x: torch.cdist(x, x * 2),
+    "cdist of a table": lambda x: torch.cdist(torch.stack([x, x * 2]), torch.ones(3, 4)),
     "pdist": lambda x: F.pdist(x),
     "block_diag": lambda x: torch.block_diag(x, x),
     "interpolate by scale": lambda x: F.interpolate(images(x), scale_factor=2),

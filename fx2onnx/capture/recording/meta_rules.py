@@ -226,9 +226,21 @@ def _distances(
     kind: TensorType, other: TensorType, p: tuple[type, float] = (float, 2.0), mode: object = _NONE
 ) -> TensorType | None:
     """[*, P, M] and [*, R, M] -> [*, P, R], whichever way PyTorch computes it: that depends on whether P and R are above 25."""
-    fits = kind.dtype == other.dtype and kind.dtype.is_floating_point and len(kind.sizes) == len(other.sizes) > 1
-    fits = fits and kind.sizes[:-2] == other.sizes[:-2] and kind.sizes[-1] == other.sizes[-1]
-    return _fresh(kind, (*kind.sizes[:-1], other.sizes[-2])) if fits and p[1] >= 0 and mode == _NONE else None
+    fits = kind.dtype == other.dtype and kind.dtype.is_floating_point and min(len(kind.sizes), len(other.sizes)) > 1
+    batches = _broadcast(kind.sizes[:-2], other.sizes[:-2]) if fits and kind.sizes[-1] == other.sizes[-1] else None
+    is_known = batches is not None and p[1] >= 0 and mode == _NONE
+    return _fresh(kind, (*(batches or ()), kind.sizes[-2], other.sizes[-2])) if is_known else None
+
+
+def _broadcast(one: Sequence[DimLike], other: Sequence[DimLike]) -> list[DimLike] | None:
+    """The common sizes where each pair of sizes is equal or one of them is 1, or missing; else None."""
+    missing = len(one) - len(other)
+    pairs = list(zip([*[1] * -missing, *one], [*[1] * missing, *other], strict=True))
+    return (
+        [second if first == 1 else first for first, second in pairs]
+        if all(first == second or 1 in (first, second) for first, second in pairs)
+        else None
+    )
 
 
 @register(Kind.RESULT_TYPE, aten.istft.default)

@@ -124,7 +124,9 @@ def test_distances(rows: int) -> None:
     x = torch.empty(2, rows, 4)
     assert agree(aten.cdist.default, x, torch.empty(2, 26, 4))
     assert agree(aten.cdist.default, x[0], torch.empty(3, 4), 1.0)
-    assert not agree(aten.cdist.default, x, torch.empty(3, 4))
+    assert agree(aten.cdist.default, x, torch.empty(3, 4))
+    assert agree(aten.cdist.default, x[:, None], torch.empty(1, 5, 3, 4))
+    assert not agree(aten.cdist.default, x, torch.empty(3, 3, 4))
     assert not agree(aten.cdist.default, x, torch.empty(2, 3, 4), 2.0, 1)
 
 

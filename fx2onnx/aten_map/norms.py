@@ -111,12 +111,15 @@ def _cond(op: Emit, self: ir.Value, p: Any = None) -> ir.Value:
     value = op.cast(self, WORK)
     if order == "nuc":
         other = op.cast(inverse(op, value), D.FLOAT)
-        found = op.Mul(spectral_norm(op, self, order), spectral_norm(op, other, order))
+        norm = spectral_norm(op, self, order)
+        found = op.Mul(norm, spectral_norm(op, other, order))  # the inverse of a singular matrix is infinite
+        found = op.Where(op.IsNaN(found), op.Mul(norm, op.const(math.inf, op.dtype(norm))), found)
     else:
         found = op.Mul(
             matrix_norm(op, value, order, [-2, -1], False),
             matrix_norm(op, inverse(op, value), order, [-2, -1], False),
         )
+        found = op.Where(op.IsNaN(found), op.const(math.inf, op.dtype(found)), found)  # 0 times an infinity
     return op.cast(found, op.result_dtype())
 
 

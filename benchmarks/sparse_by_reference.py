@@ -135,6 +135,7 @@ def write_sparse(path: Path, shapes: Mapping[str, list[int]], dtype: str = "F32"
         start, end = end, end + item_bytes * math.prod(shape)
         header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # as the package aligns what follows
     with path.open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
         stream.truncate(8 + len(text) + end)

@@ -11,11 +11,11 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import PRECISION, documented, option
 from fx2onnx.base.stack_frames import public_methods
 
-KINDS = ("int8", "int4", "uint4", "nf4", "float8")
+KINDS = ("int8", "int4", "uint4", "int2", "ternary", "nf4", "float8")
 FORMATS = ("auto", "qdq", "matmulnbits")
 ACTIVATIONS = ("auto", "float32", "int8")
 METHODS = ("nearest", "gptq", "awq")
-USUAL_BLOCK = {"int4": 32, "uint4": 32, "nf4": 64}
+USUAL_BLOCK = {"int4": 32, "uint4": 32, "int2": 32, "ternary": 32, "nf4": 64}
 """Numbers that share a scale where nothing is asked; of the other kinds one row (an output channel) does."""
 BLOCKS_FROM, FLOAT8_FROM, ROWS_FROM = 21, 19, 13
 """Opsets from which DequantizeLinear takes blocks and codes of 4 bits, float8, and a scale a row."""
@@ -33,18 +33,21 @@ class Quantize:
     """
 
     kind: str = option(
-        ..., "Store weights as int8, int4, uint4, nf4 or float8 (docs/quantization.md).", "--quantize", panel=PRECISION
+        ...,
+        "Store weights as int8, int4, uint4, int2, ternary, nf4 or float8 (docs/quantization.md).",
+        "--quantize",
+        panel=PRECISION,
     )
     block: int | None = option(
         None,
-        "Elements per scale (block size). 0 means one scale per row. Default: 32 (nf4: 64) for 4 bits, 0 for 8 bits.",
+        "Elements per scale (block size). 0 means one scale per row. Default: 32 (nf4: 64) for 2 and 4 bits, 0 for 8 bits.",
         panel=PRECISION,
     )
     exclude: Sequence[str] | str = option(
         (), "Keep weights whose name fits in float, repeatable.", panel=PRECISION, kind=list[str], metavar="PATTERN"
     )
     format: str = option(
-        "auto", "qdq, matmulnbits (onnxruntime's product), or auto: matmulnbits for 4 bits.", panel=PRECISION
+        "auto", "qdq, matmulnbits (onnxruntime's product), or auto: matmulnbits for 2 and 4 bits.", panel=PRECISION
     )
     embeddings: bool = option(
         False, "Quantize embedding tables, and output layers that share them, too.", panel=PRECISION
@@ -113,11 +116,15 @@ class Quantize:
             raise UserError("E001", "nearest needs no calibration data", next="leave out one of both")
         if self.act_order and self.fitting != "gptq":
             raise UserError("E001", "act_order is for gptq", next="leave it out, or give gptq its calibration data")
-        if self.fitting == "awq" and self.kind == "float8":
+        useless = {
+            "float8": "it multiplies columns, and numbers of a floating point are as fine at any size",
+            "ternary": "it multiplies columns, and the larger ones would all become 1 or -1",
+        }
+        if self.fitting == "awq" and self.kind in useless:
             raise UserError(
                 "E001",
-                "awq does nothing for float8",
-                why="it multiplies columns, and numbers of a floating point are as fine at any size",
+                f"awq does nothing for {self.kind}",
+                why=useless[self.kind],
                 next="method gptq, or another kind",
             )
 
@@ -150,7 +157,7 @@ class Quantize:
     @property
     def least_opset(self) -> int:
         """The opset from which every weight has a form."""
-        if self.columns_of_block or self.kind in ("int4", "uint4", "nf4") or self.embeddings:
+        if self.columns_of_block or self.kind in USUAL_BLOCK or self.embeddings:
             return BLOCKS_FROM
         return FLOAT8_FROM if self.kind == "float8" else ROWS_FROM
 

@@ -181,10 +181,17 @@ def _is_product(
         return False
     if block < LEAST_BLOCK or block & (block - 1) or ("gather" in ways and sizes[1] % (2 * block)):
         return False  # a table is taken apart in whole blocks, its zero points in whole bytes
-    if options.format == "auto" and options.kind not in ("int4", "uint4"):
+    if SCHEMES[options.kind].product_bits and ("gather" in ways or not _has_two_bits(target)):
+        return False
+    if options.format == "auto" and options.kind in ("int8", "nf4", "float8"):
         return False
     op_type, word = ("MatMulBnb4" if options.kind == "nf4" else "MatMulNBits"), word_of(dtype)
     return target.rows is not None and has_kernel(target.name, DOMAIN, op_type, 1, ((word, "uint8", word), (word,)))
+
+
+def _has_two_bits(target: Target) -> bool:
+    """Return whether the target's product takes codes of 2 bits, as onnxruntime 1.31 does; older releases were not tried."""
+    return tuple(int(part) for part in target.release.split(".") if part.isdigit()) >= (1, 31)
 
 
 def _is_experts(

@@ -65,7 +65,7 @@ class BitsProduct:
         else:
             zeros = self._flat(node, self.zeros) if self.has_gather and self.zeros is not None else self.zeros
             inputs = [x, codes, scales, *([zeros] if zeros is not None else [])]
-            attrs |= {"bits": weight.scheme.bits, "accuracy_level": self.accuracy}
+            attrs |= {"bits": weight.scheme.product_bits or weight.scheme.bits, "accuracy_level": self.accuracy}
             found = writer.node(node, "MatMulNBits", inputs, typed, DOMAIN, **attrs)
         bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None
         if bias is not None:

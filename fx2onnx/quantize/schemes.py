@@ -163,6 +163,8 @@ class Scheme:
     """The least and the greatest code; of float8 the least and the greatest number."""
     has_zeros: bool = False
     """A zero point a block, so that the range need not be symmetric."""
+    product_bits: int = 0
+    """Bits of a code in onnxruntime's product; 0: those of ``dtype``, which other operators take."""
 
     @property
     def bits(self) -> int:
@@ -172,6 +174,14 @@ class Scheme:
     def offset(self) -> int:
         """The offset that makes signed quantized values unsigned."""
         return 1 << (self.bits - 1) if self.dtype in (D.INT8, D.INT4) else 0
+
+    def for_product(self, codes: Array) -> npt.NDArray[np.uint8]:
+        """The codes as onnxruntime's product takes them: unsigned, those of a byte side by side, the first in its lowest bits."""
+        if self.product_bits == 2:
+            fours = (codes.view(np.uint8) + np.uint8(2)).reshape(-1, 4) << np.array([0, 2, 4, 6], np.uint8)
+            return np.asarray(np.bitwise_or.reduce(fours, axis=1), np.uint8)
+        unsigned = codes.view(np.uint8) + np.uint8(self.offset)
+        return packed(unsigned) if self.bits == 4 else unsigned
 
     @property
     def held_as(self) -> np.dtype[Any]:
@@ -195,7 +205,9 @@ class Scheme:
         """
         wide = blocks.astype(np.float32, copy=False)
         top, bottom = wide.max(-1), wide.min(-1)
-        if self.has_zeros:
+        if self.kind == "ternary":
+            scale = _ternary_scales(wide)
+        elif self.has_zeros:
             span = np.maximum(top, 0) - np.minimum(bottom, 0)
             scale = span / np.float32(self.high - self.low)
         elif self.dtype == D.INT4:
@@ -233,7 +245,8 @@ class Scheme:
         shifted: Array = numbers * inverse if np.isfinite(inverse).all() else numbers / steps
         shifted += np.float32(self.offset) if zeros is None else zeros.astype(np.float32)[..., None]
         _round_up_halves(shifted)
-        return (np.clip(shifted, 0, 15, out=shifted) - self.offset).astype(self.held_as)
+        np.clip(shifted, self.low + self.offset, self.high + self.offset, out=shifted)
+        return (shifted - self.offset).astype(self.held_as)
 
     def values(self, codes: Array, scales: Array, zeros: Array | None) -> Array:
         """The numbers that codes stand for, computed in float32 and rounded to the dtype of the scales."""
@@ -246,6 +259,15 @@ class Scheme:
         return (wide * scales.astype(np.float32)[..., None]).astype(scales.dtype)
 
 
+def _ternary_scales(blocks: Array) -> Array:
+    """The share of the largest number in size with the least squares of errors: all of it where the numbers are ternary already."""
+    size = np.abs(blocks)
+    scales = [size.max(-1) * np.float32(share) for share in (1.0, 0.85, 0.7, 0.55)]
+    rest = [np.where(size >= scale[..., None] / 2, size - scale[..., None], size) for scale in scales]
+    least = np.argmin([np.square(each).sum(-1) for each in rest], axis=0)
+    return np.asarray(np.choose(least, scales))
+
+
 def _round_up_halves(numbers: Array) -> None:
     """Round halves up, in place, for numbers above -1."""
     numbers += np.float32(0.5)
@@ -256,6 +278,8 @@ SCHEMES = {
     "int8": Scheme("int8", D.INT8, -127, 127),
     "int4": Scheme("int4", D.INT4, -8, 7),
     "uint4": Scheme("uint4", D.UINT4, 0, 15, has_zeros=True),
+    "int2": Scheme("int2", D.INT4, -2, 1, product_bits=2),
+    "ternary": Scheme("ternary", D.INT4, -1, 1, product_bits=2),
     "nf4": Scheme("nf4", D.UINT4, -1, 1),
     "float8": Scheme("float8", D.FLOAT8E4M3FN, -448, 448),
 }

@@ -63,7 +63,9 @@ def numbers(kind: str, block: int, entry: Mapping[str, Any], tensor: Callable[[s
     blocks = math.ceil(columns / block)
     scales = np.asarray(tensor(found.scales).numpy()).reshape(-1, blocks)
     width = columns if found.layout == "rows" else blocks * block
-    codes = _flat(tensor(found.codes), scheme.bits, is_high_first=found.layout == "high")[: len(scales) * width]
+    is_fours = found.layout == "blocks" and scheme.product_bits == 2
+    bits, offset = (2, 2) if is_fours else (scheme.bits, scheme.offset)
+    codes = _flat(tensor(found.codes), bits, is_high_first=found.layout == "high")[: len(scales) * width]
     codes = codes.reshape(-1, width)[part, :columns]
     steps: Array
     if scheme.kind == "nf4" or scheme.dtype == ir.DataType.FLOAT8E4M3FN:
@@ -76,7 +78,7 @@ def numbers(kind: str, block: int, entry: Mapping[str, Any], tensor: Callable[[s
             zeros = _flat(tensor(found.zeros), scheme.bits)[: len(scales) * length].reshape(-1, length)
             steps -= np.repeat(zeros[part, :blocks].astype(np.float32), block, 1)[:, :columns]
         elif not is_signed:
-            steps -= np.float32(scheme.offset)
+            steps -= np.float32(offset)
     wide = (steps * np.repeat(scales[part].astype(np.float32), block, 1)[:, :columns]).astype(scales.dtype)
     if zlib.crc32(np.ascontiguousarray(wide, np.float32).tobytes()) != found.checksum:
         raise ValueError("the file's codes are not those that the calibration chose")
@@ -91,6 +93,8 @@ def _flat(tensor: ir.TensorProtocol, bits: int, *, is_high_first: bool = False) 
     content = np.frombuffer(tensor.tobytes(), np.uint8)
     if bits == 8:
         return content
+    if bits == 2:
+        return np.asarray(content[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1)
     return unpacked(np.asarray((content << 4) | (content >> 4), np.uint8) if is_high_first else content)
 
 

@@ -227,13 +227,10 @@ def block_codes_tensor(
     MatMulBnb4 has the first of two codes in the high half, and all on one axis; QMoE has those of a row on one (``in_rows``).
     """
     scheme = weight.scheme
-    length = weight.block * scheme.bits // 8
+    length = weight.block * (scheme.product_bits or scheme.bits) // 8
 
     def make(array: Array, start: int, stop: int) -> Array:
-        codes = weight.made(array, start, stop)[0].view(np.uint8) + np.uint8(scheme.offset)
-        if scheme.bits == 8:
-            return codes
-        pairs = packed(codes)
+        pairs = scheme.for_product(weight.made(array, start, stop)[0])
         return (pairs << 4) | (pairs >> 4) if is_high_first else pairs
 
     per_row = weight.blocks * length

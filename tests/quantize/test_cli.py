@@ -42,13 +42,15 @@ def operators(path: str | Path = "m.onnx") -> set[str]:
     return {node.op_type for node in onnx.load(path, load_external_data=False).graph.node}
 
 
-@pytest.mark.long_cases("int8-auto", "nf4-auto")
+@pytest.mark.long_cases(
+    "int8-auto", "nf4-auto", *(f"{kind}-{form}" for kind in ("int2", "ternary") for form in FORMATS)
+)
 @pytest.mark.parametrize(("kind", "form"), EVERY_KIND)
 def test_every_kind_in_every_format(kind: str, form: str) -> None:
     quantized = exported("--quantize", kind, "--format", form, "--block", 32)
     assert quantized["kind"] == kind
     names = {layer["form"] for layer in quantized["layers"].values()}
-    is_product = form == "matmulnbits" or (form == "auto" and kind in ("int4", "uint4"))
+    is_product = form == "matmulnbits" or (form == "auto" and kind in ("int4", "uint4", "int2", "ternary"))
     assert ("MatMulNBits" in names) == is_product
     assert ("MatMulNBits" in operators()) == (is_product and kind != "nf4")
     assert ("MatMulBnb4" in operators()) == (is_product and kind == "nf4")
@@ -88,7 +90,7 @@ def test_targets(target: str, has_product: bool) -> None:
 
 
 BAD: list[tuple[tuple[object, ...], str, str]] = [
-    (("--quantize", "int3"), "E001", "int8, int4, uint4, nf4, float8"),
+    (("--quantize", "int3"), "E001", "int8, int4, uint4, int2, ternary, nf4, float8"),
     (("--quantize", "int4", "--format", "gguf"), "E001", "gguf"),
     (("--quantize", "int4", "--block", 5), "E001", "block 5"),
     (("--quantize", "int4", "--format", "matmulnbits", "--block", 0), "E001", "no block of 0"),

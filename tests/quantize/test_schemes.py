@@ -25,7 +25,7 @@ STEPS = {"int8": 1 / 127, "int4": 1 / 8, "uint4": 1 / 15, "nf4": 0.305, "float8"
 @settings(max_examples=40, deadline=None)
 @given(
     arrays.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 70)), elements=NUMBERS),
-    st.sampled_from(sorted(SCHEMES)),
+    st.sampled_from(sorted(STEPS)),
     st.integers(1, 40),
 )
 def test_every_number_is_rounded_to_the_nearest(array: np.ndarray, kind: str, block: int) -> None:

@@ -37,9 +37,12 @@ def _infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     return (((*x.shape[:-1], rows), x.dtype),)
 
 
-def _halves(packed: Array) -> Array:
-    """Two codes a byte, the low half first."""
-    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+def _parts(packed: Array, bits: int) -> Array:
+    """The codes of each byte, that of the lowest bits first."""
+    if bits == 8:
+        return packed
+    parts = [packed >> shift & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
 
 
 def _multiply(out: Array, x: Array, rows: int, columns: int, numbers: Any) -> None:
@@ -105,7 +108,7 @@ def matmul_n_bits(
     Numerics: in float32, whatever ``accuracy_level`` allows.
     """
     blocks = -(-K // block_size)
-    if bits not in (4, 8):
+    if bits not in (2, 4, 8):
         raise ValueError(f"codes of {bits} bits are not known")
     if g_idx is not None:
         raise ValueError("g_idx is not known")
@@ -119,7 +122,7 @@ def matmul_n_bits(
 
         def numbers(start: int, stop: int) -> Array:
             part = packed[start:stop]
-            wide = (_halves(part) if bits == 4 else part).astype(np.float32)
+            wide = _parts(part, bits).astype(np.float32)
             wide -= zero if isinstance(zero, float) else zero[start:stop, :, None]
             wide *= scale[start:stop, :, None]
             return wide.reshape(stop - start, -1)[:, :K]
@@ -136,7 +139,7 @@ def _zeros(zero_points: Array | None, rows: int, blocks: int, bits: int) -> Arra
     if zero_points.dtype != np.uint8:
         return widen(zero_points).reshape(rows, blocks)
     by_row = zero_points.reshape(rows, -1)
-    return (_halves(by_row) if bits == 4 else by_row)[:, :blocks].astype(np.float32)
+    return _parts(by_row, bits)[:, :blocks].astype(np.float32)
 
 
 @kernel("MatMulBnb4", domain=MICROSOFT, kind="into", infer=_infer)

@@ -68,6 +68,9 @@ def settled(done: Recorded) -> Attempt | Outcome:
             return with_loops(done)
         sizes = road("sizes that not every number fits")
         return cast(Attempt | Failed, sizes.specializing(done.attempt, change, done.shape_env))
+    sets, own_failure = done.shape_env.facts.sets, done.attempt.program.own_failure
+    if own_failure is not None and any(len(sets[name].first(2)) < 2 for name in named if name in sets):
+        return Failed(done.attempt, own_failure)
     one_way = None
     if done.attempt.branching.failure is not None:
         one_way = road("sizes that not every number fits").decided_one_way(done)
@@ -141,7 +144,7 @@ def _specialized(
                 env.note_guard(Guard(done.relation, done.where, by_user=True))
                 continue
         for name in sorted(done.size.symbols() & set(hints)):
-            return Specialization(Dim.symbol(name), hints[name], done.where, done.is_turns)
+            return replace(done, size=Dim.symbol(name), value=hints[name])
     for guard in env.guards.values():
         relation = guard.relation
         if (

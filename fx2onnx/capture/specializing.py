@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation, line_of
-from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Recorded
+from fx2onnx.capture.attempt import Attempt, Branching, Enlarged, Failed, Program, Recorded, own_run_failed
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import needed_beside
@@ -31,6 +31,14 @@ def specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> Att
         )
     change = _at_sample(change, hints_of(attempt.arguments))
     error = _refused_size(attempt, str(change.size.as_symbol()), change, env)
+    if error is not None and change.is_numpys and attempt.is_own_run and attempt.options.strategy == "auto":
+        return replace(
+            attempt,
+            program=Program("export", own_failure=error),
+            branching=Branching(),
+            enlarged=Enlarged(),
+            change=own_run_failed(error),
+        ).at_sample()
     if error is not None:
         return Failed(attempt, attempt.program.own_failure or error)
     return _with_equal_sizes(attempt.specialized(change), env)

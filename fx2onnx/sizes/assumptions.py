@@ -56,6 +56,8 @@ class Specialization:
     where: SourceLocation | None = None
     is_turns: bool = field(default=False, compare=False)
     """True if Python loops as many times as the size says."""
+    is_numpys: bool = field(default=False, compare=False)
+    """True if NumPy asks for the number."""
 
     @property
     def relation(self) -> Relation:

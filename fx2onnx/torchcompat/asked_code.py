@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FrameType
 
+import numpy as np
 import torch
 
 from fx2onnx.base.code_patch import ANSWERING, answers_for_caller
@@ -88,6 +89,16 @@ def refused_by_user() -> bool:
     """Return whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame = user_frame()
     return frame is not None and frame.f_lasti in _refusals(frame.f_code)
+
+
+def calls_numpy() -> bool:
+    """Return whether NumPy asks, or a function that uses it."""
+    frame = user_frame()
+    spaces = frame.f_code.co_names if frame is not None else ()
+    return frame is not None and (
+        str(frame.f_globals.get("__name__")).startswith("numpy.")
+        or any(frame.f_globals.get(name) is np for name in spaces)
+    )
 
 
 def loops() -> bool:

@@ -17,7 +17,7 @@ from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import SizeSet, interval, where_true
 from fx2onnx.sizes.solve import declared
-from fx2onnx.torchcompat.asked_code import asserted_by_user, file_of_number, loops, refused_by_user
+from fx2onnx.torchcompat.asked_code import asserted_by_user, calls_numpy, file_of_number, loops, refused_by_user
 from fx2onnx.torchcompat.frames import user_location
 
 MOST_NUMBERS = 5
@@ -188,7 +188,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
     env.numbers_in |= files
     number = int(dim.evaluate(env.hints))
     env.asked.append(("specialize", dim, number))
-    done = Specialization(dim, number, where, loops())
+    done = Specialization(dim, number, where, loops(), calls_numpy())
     if done.is_turns and number > MOST_UNROLLED:
         _refuse_unrolled(env, done)
     if dim not in env.specializations:

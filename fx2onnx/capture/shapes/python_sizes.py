@@ -31,6 +31,7 @@ from fx2onnx.capture.shapes.size_math import (
     bit_length,
     has_result,
     nonzero,
+    ufunc_of_sizes,
 )
 from fx2onnx.capture.shapes.symnode import DimNode, may_be_size, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply, is_real_number
@@ -371,6 +372,7 @@ _OF_BOTH: Mapping[str, object] = {
     "real": property(_itself),
     "imag": 0,
     "conjugate": _itself,
+    "__array_ufunc__": ufunc_of_sizes,
     "rint": answers_for_caller(lambda self: 1.0 * round(self)),
     "__floordiv__": _floordiv("__floordiv__", 1),
     "__rfloordiv__": _floordiv("__rfloordiv__", -1),

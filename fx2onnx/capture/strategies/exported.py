@@ -32,7 +32,9 @@ def made(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
         }
     positional, named = arguments.rebuild(specs)
     shapes = (*positional, *named.values())
+    wanted = sum(isinstance(size, Dim) for leaf in arguments.leaves for size in leaf.axes.values())
     failure: Exception | None = None
+    fixed: torch.export.ExportedProgram | None = None
     caught = road("errors that forward catches").CaughtCalls()
     for strict in (False, True):
         try:
@@ -41,9 +43,13 @@ def made(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
             arguments.notes.extend(line for line in caught.lines if line not in arguments.notes)
             forget_sizes(program.graph)
-            return know_places(program.module())
+            if strict or _dynamic_axes(program) >= wanted:
+                return know_places(program.module())
+            fixed = program
         except Exception as cause:  # torch.export passes on whatever forward raises, besides its own classes
             failure = failure or cause
+    if fixed is not None:
+        return know_places(fixed.module())
     try:
         raise UserError(
             "E107",
@@ -53,6 +59,14 @@ def made(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
         ) from failure
     finally:
         del failure  # this frame is in its traceback
+
+
+def _dynamic_axes(program: torch.export.ExportedProgram) -> int:
+    """The number of axes of the user's inputs that are of any size in ``program``."""
+    names = set(program.graph_signature.user_inputs)
+    values = [node.meta["val"] for node in program.graph.nodes if node.name in names]
+    sizes: list[object] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
+    return sum(isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None for size in sizes)
 
 
 class _Muted(Delegate):

@@ -1,0 +1,69 @@
+"""NumPy in forward, of dynamic sizes: arrays of the file where torch.export knows NumPy's function, else E105 at the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import fx2onnx
+from tests.support import run_engines
+
+X = torch.randn(4, 6)
+
+
+def _causal(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[-2]
+    mask = torch.from_numpy(np.triu(np.ones((1, n, n)), k=1).astype("uint8")) == 0
+    return (x @ x.transpose(-1, -2)).masked_fill(~mask, float("-inf")).softmax(-1) @ x
+
+
+def _lengths(x: torch.Tensor) -> torch.Tensor:
+    mask = np.arange(x.shape[0])[None] < np.array([1, 3, 2])[:, None]
+    return x * torch.from_numpy(mask.astype(np.float32)).sum(0)[:, None]
+
+
+ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a causal mask": _causal,
+    "a mask of lengths": _lengths,
+    "tril": lambda x: x + torch.tensor(np.tril(np.ones(x.shape)), dtype=x.dtype),
+    "eye": lambda x: x @ torch.from_numpy(np.eye(x.shape[1], dtype="float32")),
+    "repeat": lambda x: x + torch.from_numpy(np.repeat(np.arange(2.0), x.shape[0])).view(2, -1).sum(0)[:, None],
+}
+FIXED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a function that has no method": lambda x: x * float(np.fmod(3.0, 2.0 * x.shape[0])),
+    "an array and a real size": lambda x: x + float(np.hypot(np.array([1.0, 2.0]), x.shape[0] / 2).sum()),
+    "an array of objects": lambda x: x * float(np.fmod(np.arange(-1, x.shape[0] + 1) + 0.5, x.shape[0] - 0.5).sum()),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", ARRAYS.values(), ids=ARRAYS)
+def test_arrays_of_dynamic_sizes_are_in_the_file(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    result = fx2onnx.export(make, (X,), dynamic_shapes=({0: "n", 1: "m"},))
+    for rows, columns in ((4, 6), (2, 5), (7, 9)):
+        x = torch.randn(rows, columns)
+        for (got,) in run_engines(result.model_proto, [x]).values():
+            torch.testing.assert_close(torch.from_numpy(got), make(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", FIXED.values(), ids=FIXED)
+def test_a_size_that_numpy_takes_as_a_number_is_refused_with_its_line(
+    make: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    with pytest.raises(fx2onnx.UserError, match=r"(?s)E105.*fixed number 4.*test_numpy_of_sizes\.py"):
+        fx2onnx.export(make, (X,), dynamic_shapes=({0: "n"},))
+
+
+def test_sizes_in_functions_of_numpy_stay_sizes() -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * np.sqrt(x.shape[0]) + np.float32(2) / x.shape[1] + np.add(x.shape[0], 1.5)
+
+    result = fx2onnx.export(scaled, (X,), dynamic_shapes=({0: "n", 1: "m"},))
+    for rows, columns in ((4, 6), (9, 2)):
+        x = torch.randn(rows, columns)
+        for (got,) in run_engines(result.model_proto, [x]).values():
+            torch.testing.assert_close(torch.from_numpy(got), scaled(x))

@@ -17,6 +17,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.base.code_patch import put_name
 from fx2onnx.base.events import record
 from fx2onnx.base.metadata import PRODUCER
 from fx2onnx.capture.captured import RETURNS_STATE
@@ -30,6 +31,8 @@ from fx2onnx.capture.python.module_state import (
     memory_of,
     snapshot_of,
 )
+from fx2onnx.capture.python.outside import MET
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import UNSTEADY, Row, Verdict
 from fx2onnx.quantize.places import IN_FLOAT32, IN_INT8
@@ -226,8 +229,8 @@ _WRITTEN: weakref.WeakKeyDictionary[torch.nn.Module, frozenset[str]] = weakref.W
 """Parameters that forward is known to write into."""
 _SEEN: weakref.WeakKeyDictionary[torch.nn.Module, dict[bool, frozenset[str]]] = weakref.WeakKeyDictionary()
 """The parameters that a first run wrote into, in training mode or not."""
-_DRAWING: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-"""Modules that have drawn random numbers of Python or NumPy."""
+_DRAWING: weakref.WeakKeyDictionary[torch.nn.Module, list[tuple[dict[str, object], str]]] = weakref.WeakKeyDictionary()
+"""Modules that have drawn random numbers of Python or NumPy, or whose code reads a clock, with these clocks."""
 
 
 @contextlib.contextmanager
@@ -253,14 +256,14 @@ def _trained(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def draws_of_python(root: torch.nn.Module) -> bool:
-    """Return whether a run has drawn random numbers of Python or NumPy: all runs begin with the same state of these."""
+    """Return whether a run has drawn random numbers of Python or NumPy, with whose state all runs begin, or may have read a clock."""
     return root in _DRAWING
 
 
 @contextlib.contextmanager
-def other_draws() -> Iterator[None]:
-    """Inside, Python and NumPy draw other random numbers."""
-    with Changes():
+def other_draws(root: torch.nn.Module) -> Iterator[None]:
+    """Inside, Python and NumPy draw other random numbers, and clocks show another time."""
+    with Changes(), road("random draws").clocks_shifted(_DRAWING[root]):
         keep_host_states()
         random.seed(random.getrandbits(64))
         np.random.seed(random.getrandbits(32))
@@ -313,6 +316,7 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
         tree = ModuleTree(root)
         keep_host_states()
         before = host_states()
+        put_name(MET, "clocks", [])
         keep_modes()
         written = _WRITTEN.get(root, frozenset()) | _seen(root)
         known = {name: value for name, value in _trained(root) if name in written} if written else {}
@@ -326,8 +330,8 @@ def kept(root: torch.nn.Module, arguments: Iterable[tuple[str, object]] = ()) ->
             before_change(noting.put_back)
         with noting or contextlib.nullcontext():
             yield places, Names(held)
-        if host_states() != before:
-            _DRAWING.add(root)
+        if host_states() != before or MET.clocks:
+            _DRAWING[root] = MET.clocks or []
         if noting is not None:
             _SEEN.setdefault(root, {})[root.training] = frozenset(noting.saved)
 

@@ -120,7 +120,7 @@ class Outputs:
         if is_lenient:
             verdict.rows[before:] = _without_habits(verdict.rows[before:], verdict)
         if draws_of_python(self._eager.root) and not all(row.ok for row in verdict.rows[before:]):
-            with contextlib.suppress(TimeoutError), other_draws():
+            with contextlib.suppress(TimeoutError), other_draws(self._eager.root):
                 self._compare_again()
         why = UNDEFINED if self._is_unsteady else CUT_SHORT
         if (self._is_cut_short or self._is_unsteady) and sample.name != "sample":

@@ -300,6 +300,10 @@ def test_what_a_clock_shows_in_the_file_is_named(name: str) -> None:
         result = fx2onnx.export(Holds(None, take), (X,))
     assert any("reads a clock" in text for text in result.report.warnings) == is_kept
     assert before == (time.time, datetime.datetime, datetime.date)
+    if name in ("tensor", "logged"):
+        verdict = verify(result, Holds(None, take), (X,))
+        assert verdict.ok != is_kept
+        assert bool(verdict.unverified) == is_kept, verdict.describe()
 
 
 def test_a_copy_goes_on_by_itself() -> None:

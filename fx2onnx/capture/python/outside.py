@@ -116,7 +116,9 @@ def namespaces_of(
 
 class _Met(threading.local):
     clocks: list[tuple[dict[str, object], str]] | None = None
-    """Globals and their names that are clocks, or modules with clocks or with random bytes; None outside of captures."""
+    """Globals and their names that are clocks, or modules with clocks or with random bytes; None where nobody asks."""
+    is_later = False
+    """True while the clocks show another time."""
 
 
 MET = _Met()

@@ -7,19 +7,20 @@ its own, which begins where the process's is.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeAlias
 
 import torch
 
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.code_patch import THREAD, CodePatch, put_name
+from fx2onnx.base.code_patch import CodePatch, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Captured, where_of
 from fx2onnx.capture.python.outside import MET
@@ -46,17 +47,25 @@ def notes_on_clocks(captured: Captured, run_again: Callable[[], Captured]) -> li
     """A warning if the program holds what forward read of a clock or of the system's random bytes: a further run, in which the clocks
     of the user's code show another time, gives another one.
     """
+    with clocks_shifted(MET.clocks or ()):
+        return _notes(_READ, captured, run_again)
+
+
+@contextlib.contextmanager
+def clocks_shifted(clocks: Iterable[tuple[dict[str, object], str]]) -> Iterator[None]:
+    """Inside, the clocks show another time to the user's code in this thread. ``clocks``: globals and their names that are clocks."""
     with Changes():
+        put_name(MET, "is_later", True)
         for module, name in (
             *((vars(time), name) for name in vars(time)),
             *((vars(datetime), name) for name in _DATES),
         ):
             if name in _DATES or isinstance(module[name], BuiltinFunctionType):
                 put_name(module, name, _shifted(module[name]))
-        for space, name in MET.clocks or ():
+        for space, name in clocks:
             if getattr(space.get(name), "__module__", None) in ("time", "datetime"):
                 put_name(space, name, _shifted(space[name]))
-        return _notes(_READ, captured, run_again)
+        yield
 
 
 def _notes(text: str, captured: Captured, run_again: Callable[[], Captured]) -> list[str]:
@@ -71,7 +80,7 @@ def _notes(text: str, captured: Captured, run_again: Callable[[], Captured]) -> 
 
 @functools.cache
 def _shifted(clock: type | BuiltinFunctionType) -> object:
-    """A function of ``time`` or a class of ``datetime`` that gives another time where the user's code of a capture asks for it."""
+    """A function of ``time`` or a class of ``datetime`` that gives another time where the user's code asks for it."""
     if isinstance(clock, type):
         readers = [name for name in ("now", "utcnow", "today") if hasattr(clock, name)]
         return type(clock.__name__, (clock,), {name: classmethod(_later(clock, name)) for name in readers})
@@ -79,7 +88,7 @@ def _shifted(clock: type | BuiltinFunctionType) -> object:
     @functools.wraps(clock)
     def shifted(*args: object) -> object:
         found = clock(*args)
-        if not THREAD.captures or not is_user(sys._getframe(1).f_code) or args:
+        if not MET.is_later or not is_user(sys._getframe(1).f_code) or args:
             return found
         if isinstance(found, int | float):
             return found + type(found)(_SHIFT_S * (10**9 if clock.__name__.endswith("_ns") else 1))
@@ -91,7 +100,7 @@ def _shifted(clock: type | BuiltinFunctionType) -> object:
 def _later(kind: type, name: str) -> Callable[..., object]:
     def read(_: type, *args: object, **kwargs: object) -> object:
         found: datetime.date = getattr(kind, name)(*args, **kwargs)
-        is_asked = THREAD.captures and is_user(sys._getframe(1).f_code)
+        is_asked = MET.is_later and is_user(sys._getframe(1).f_code)
         return found + datetime.timedelta(seconds=_SHIFT_S) if is_asked else found
 
     return read

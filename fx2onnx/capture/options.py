@@ -54,8 +54,9 @@ class CaptureOptions:
         if not isinstance(self.samples, list | tuple):
             what = f"samples is a {type(self.samples).__name__}, no list of calls"
             raise UserError("E001", what, next="give a list with the arguments of each call: samples=[(x,), (longer,)]")
-        if isinstance(self.bake, str):
-            check_choice("bake", self.bake, (BAKE_AUTO,))
+        if isinstance(self.bake, str) and self.bake != BAKE_AUTO:
+            step = f"bake=[{self.bake!r}] for that input, or bake={BAKE_AUTO!r}"
+            raise UserError("E001", f"bake={self.bake!r} is not known", next=step)
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:

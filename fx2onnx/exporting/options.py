@@ -160,7 +160,8 @@ class ExportOptions:
         if unknown:
             gone = _GONE.get(unknown[0])
             meant = difflib.get_close_matches(unknown[0], sorted(_OWN | _OF_CAPTURE), 1, 0.5)
-            steps = [gone] if gone else [*(f"did you mean {name}?" for name in meant), "see help(fx2onnx.export)"]
+            meant = [*_in_group(unknown[0]), *(f"did you mean {name}?" for name in meant)]
+            steps = [gone] if gone else [*meant, "see help(fx2onnx.export)"]
             raise UserError("E001", f"export has no argument {unknown[0]!r}", next=steps)
         of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
         own = {name: value for name, value in keywords.items() if name in _OWN}
@@ -258,6 +259,14 @@ class FolderOptions:
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored", "properties"}
 _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"strategy", "training", "gradients"}
+
+
+def _in_group(name: str) -> list[str]:
+    """The step where ``name`` is a field of the object that one of the options takes."""
+    for group, keyword, usual in ((Quantize, "quantize", "int8"), (Precision, "dtype", "float16")):
+        if any(found.name == name for found in fields(group)):
+            return [f"{keyword}=fx2onnx.{group.__name__}({usual!r}, {name}=...)"]
+    return []
 
 
 def _mode(flag: Any) -> bool | None:

@@ -92,11 +92,11 @@ def _as_torch(array: Array) -> Any:
     return torch.from_numpy(array)
 
 
-def tokenizer_of(model: OpenedFolder) -> FolderTokenizer:
-    """The folder's tokenizer, which is opened once."""
+def tokenizer_of(model: OpenedFolder, without: str = "give token ids") -> FolderTokenizer:
+    """The folder's tokenizer, which is opened once; ``without`` is the step to take where there is none."""
     found: FolderTokenizer | None = vars(model).get("_tokenizer")
     if found is None:
-        found = vars(model)["_tokenizer"] = FolderTokenizer(model.folder)
+        found = vars(model)["_tokenizer"] = FolderTokenizer(model.folder, without)
     return found
 
 
@@ -177,7 +177,7 @@ class _Run:
     def _ends(self) -> Callable[[Array, Array | None], Array]:
         """A mask of the rows that are complete, by stop strings and by the user's functions."""
         strings, criteria = self.settings.stop_strings, self.settings.stopping_criteria or ()
-        by_string = StopStrings(strings, tokenizer_of(self.model)) if strings else None
+        by_string = StopStrings(strings, tokenizer_of(self.model, "leave out the stop strings")) if strings else None
 
         def ends(tokens: Array, scores: Array | None) -> Array:
             found = np.zeros(len(tokens), bool) if by_string is None else by_string(tokens)

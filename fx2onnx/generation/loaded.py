@@ -151,6 +151,12 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> Any:
         cure = f"fx2onnx.runner.InferenceSession('{path}')" if is_file else "fx2onnx export-folder hf:FOLDER -o FOLDER"
         raise UserError("E302", f"there is no folder '{path}'", why="it is a file" if is_file else "", next=cure)
     if not any(path.glob("*.onnx")):
-        raise UserError("E302", f"the folder '{path}' holds no .onnx file", next="give the folder that export wrote")
+        is_checkpoint = (path / "config.json").is_file() or (path / "model_index.json").is_file()
+        cure = (
+            f"fx2onnx export-folder 'hf:{path}' -o FOLDER"
+            if is_checkpoint
+            else "give the folder that export-folder wrote"
+        )
+        raise UserError("E302", f"the folder '{path}' holds no .onnx file", next=cure)
     chosen = chosen_engines(None if engine is None else [engine], SESSIONS)[0]
     return (LoadedPipeline if read_manifest(path).components else LoadedModel)(path, chosen)

@@ -24,7 +24,7 @@ from fx2onnx.manifest.names import DECODER_IDS, IDS, MASK
 class FolderTokenizer:
     """The tokenizer of a folder: transformers' files, read without code that comes with them and without the network."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, without: str) -> None:
         require("transformers")
         from transformers import AutoTokenizer
 
@@ -35,7 +35,7 @@ class FolderTokenizer:
                 "E302",
                 f"the folder '{folder}' has no tokenizer that transformers can read",
                 why=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}" if str(error).strip() else "",
-                next="give token ids, or copy tokenizer.json and tokenizer_config.json of the checkpoint into the folder",
+                next=f"{without}, or copy tokenizer.json and tokenizer_config.json of the checkpoint into the folder",
             ) from error
 
     def encoded(self, prompts: Sequence[Any], *, on_left: bool) -> dict[str, Array]:

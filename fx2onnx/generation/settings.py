@@ -97,10 +97,11 @@ def settings_of(inputs: Collection[str], given: dict[str, Any]) -> GenerateSetti
     for name in [name for name in given if name not in inputs and (name in _TAKEN or name in _OTHERS)]:
         value = given.pop(name)
         if value is not None and value not in _TAKEN.get(name, (False,)):
-            known = ", ".join(sorted(NAMES - {"max_length"}))
-            raise UserError("E401", f"generate has no setting {name}={value!r:.60}", next=f"it has {known}, max_length")
+            raise UserError(
+                "E401", f"generate has no setting {name}={value!r:.60}", next=f"it has {', '.join(sorted(_SPELT))}"
+            )
     for name in given:
-        close = [] if name in NAMES or name in inputs else difflib.get_close_matches(name, _SPELT, n=1, cutoff=0.85)
+        close = [] if name in NAMES or name in inputs else difflib.get_close_matches(name, _SPELT, n=1, cutoff=0.8)
         if close:
             raise UserError("E401", f"generate has no setting {name!r}", next=f"did you mean {close[0]}?")
     found = {name: given.pop(name) for name in [name for name in given if name in NAMES and name not in inputs]}

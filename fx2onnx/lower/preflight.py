@@ -317,14 +317,19 @@ def _refused(node: torch.fx.Node, sizes: Mapping[str, int]) -> UserError | None:
 def failed(node: torch.fx.Node, entry: TableEntry, cause: Exception, sizes: Mapping[str, int]) -> Fx2OnnxError:
     """An entry raised something of its own: a bug in fx2onnx, in the user's entry, or in the call."""
     is_ours = entry.place.startswith(_PACKAGE)
+    why, step = f"{type(cause).__name__}: {cause}", "correct the translation"
+    if isinstance(cause, Fx2OnnxError):
+        why = f"{cause.what}: {cause.why}"
+    elif "magic handler" in why:  # onnx_ir's word for the operators of Python
+        why, step = "a value has no operators of Python, such as a + b", "call the ONNX operator: op.Add(a, b)"
     return _refused(node, sizes) or (InternalError if is_ours else UserError)(
         "E900" if is_ours else "E001",
         f"the translation of {node.target} failed",
         where=where_of(node),
         module_path=node.meta.get("module", ""),
         node=describe(node),
-        why=f"{type(cause).__name__}: {cause} (at {entry.place})",
-        next="report it with the line above" if is_ours else "correct the translation",
+        why=f"{why} (at {entry.place})",
+        next="report it with the line above" if is_ours else step,
     )
 
 

@@ -55,6 +55,9 @@ class Training:
                 f"loss is a {type(self.loss).__name__}, which cannot be called",
                 next="give a module or a function of (outputs, *targets), such as torch.nn.functional.cross_entropy",
             )
+        for name in ("inputs", "frozen", "held"):
+            if isinstance(given := getattr(self, name), str):
+                raise UserError("E001", f"{name} is the text {given!r}, no list of names", next=f"{name}=[{given!r}]")
         if self.dropout not in DROPOUTS:
             raise UserError("E001", f"dropout={self.dropout!r} is not known", next=f"one of {', '.join(DROPOUTS)}")
         for name in ("clip_value", "clip_norm"):

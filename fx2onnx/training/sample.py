@@ -53,6 +53,16 @@ def sample_of(
                 next="give the targets names of their own: targets={'labels': ...}",
             )
     own, of_targets = _apart(arguments, targets, dynamic_shapes)
+    unknown = (
+        [name for name in own or () if name not in {*arguments.values, *batch}] if isinstance(own, Mapping) else []
+    )
+    if unknown and targets:
+        raise UserError(
+            "E105",
+            f"dynamic_shapes names {unknown[0]!r}, which is no argument of forward and no target",
+            why=f"the targets are {', '.join(targets)}",
+            next=f"name it so, or name the target: targets={{{unknown[0]!r}: ...}}",
+        )
     return TrainingSample(arguments, batch, targets, _dynamic(arguments, own, of_targets), own)
 
 

@@ -72,8 +72,11 @@ PRECISE_NOTE = (
 )
 """A note of the verdict."""
 
-NOT_PRECISE_NOTE = f"onnxruntime does not run the model with {PRECISE_OPTION[0]}={PRECISE_OPTION[1]}: it ran without"
-"""A note of the verdict where that option fails."""
+NOT_PRECISE_NOTE = (
+    "onnxruntime cannot run this file with exact sums of int8 products: on CPUs without VNNI they may overflow, and differ by that "
+    "(docs/quantization.md)"
+)
+"""A note of a verdict that something differs, where that option fails."""
 
 
 def opened(

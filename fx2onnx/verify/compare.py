@@ -28,7 +28,7 @@ from fx2onnx.judge.tolerance import is_near
 from fx2onnx.judge.verdict import PLACEHOLDER, Range, Row, Tried, Verdict
 from fx2onnx.verify.answers import Task
 from fx2onnx.verify.arrays import is_finite, to_numpy
-from fx2onnx.verify.case import MOST_TIMEOUTS, Case, opened, versions_of
+from fx2onnx.verify.case import MOST_TIMEOUTS, NOT_PRECISE_NOTE, Case, opened, versions_of
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
 from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
@@ -135,6 +135,8 @@ def verify(
                 raise
             verdict.ran_out(f"memory is not enough: {first_line(cause)[:300]}")
         verdict.conclude()
+    if not verdict.is_wrong and NOT_PRECISE_NOTE in verdict.notes:
+        verdict.notes.remove(NOT_PRECISE_NOTE)
     return verdict
 
 

@@ -33,6 +33,14 @@ class Sum(nn.Module):
         return a + b
 
 
+def with_operators(op: Any, self: Any, other: Any, alpha: Any) -> Any:
+    return self + other
+
+
+def with_sizes_that_do_not_fit(op: Any, self: Any, other: Any, alpha: Any) -> Any:
+    return op.Add(op.Transpose(self, perm=[1, 0]), other)
+
+
 def prepared(is_qat: bool = False) -> nn.Module:
     quantization = torch.ao.quantization
     module = quantization.QuantWrapper(nn.Linear(4, 4)).train(is_qat)
@@ -56,6 +64,16 @@ def prepared(is_qat: bool = False) -> nn.Module:
         (Sum, ([1, 2], X.numpy()), {}, "for the NumPy array b"),
         (Sum, (X,), {"kwargs": {"b": [X.numpy()]}}, "for the NumPy array b_0"),
         (lambda: nn.Linear(4, 2), (X,), {"opset_version": "17"}, "opset_version=17"),
+        (Until, (X, torch.tensor(3)), {}, "collect with append in a list"),
+        (
+            lambda: nn.Linear(4, 2),
+            (X,),
+            {"quantize": "int8", "act_order": True},
+            "fx2onnx.Quantize('int8', act_order=...)",
+        ),
+        (lambda: nn.Linear(4, 2), (X,), {"dtype": "float16", "keep": "fc*"}, "fx2onnx.Precision('float16', keep=...)"),
+        (lambda: nn.Linear(4, 2), (X,), {"bake": "input"}, "bake=['input'] for that input"),
+        (Sum, (X, X), {"custom_translations": {torch.ops.aten.add.Tensor: with_operators}}, "op.Add(a, b)"),
         (lambda: nn.Linear(4, 2), (X,), {"target": "onnxrt"}, "did you mean 'onnxruntime'"),
     ],
 )
@@ -63,6 +81,28 @@ def test_an_export_error_leads_to_the_fix(module: Any, args: Any, options: dict[
     with pytest.raises(UserError) as caught:
         fx2onnx.export(module(), args, **options)
     assert step in caught.value.next[0] or step in "\n".join(caught.value.next)
+
+
+def test_a_translation_whose_operands_do_not_fit_is_one_error() -> None:
+    with pytest.raises(UserError, match="Add has operands that do not fit") as caught:
+        fx2onnx.export(Sum(), (X, X), custom_translations={torch.ops.aten.add.Tensor: with_sizes_that_do_not_fit})
+    assert "E900" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        ({"frozen": "trunk."}, "frozen=['trunk.']"),
+        ({"dynamic_shapes": {"input": {0: "b"}, "label": {0: "b"}}}, "targets={'label': ...}"),
+    ],
+)
+def test_an_error_of_a_training_export_leads_to_the_fix(options: dict[str, Any], step: str, tmp_path: Path) -> None:
+    module, labels = nn.Linear(4, 3), torch.tensor([0, 1, 2])
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export_training(
+            module, (X,), tmp_path / "out", loss=nn.functional.cross_entropy, targets=labels, **options
+        )
+    assert any(step in each for each in caught.value.next)
 
 
 CODE = """
@@ -146,6 +186,7 @@ def test_a_file_with_other_weights_asks_for_its_module(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("given", "step"), [({"num_beam_groups": 2}, "num_beams"), ({"guidance_scale": 2.0}, "top_p"),
     ({"bad_words_ids": [[1]]}, "prefix_allowed_tokens_fn"), ({"max_new_token": 3}, "mean max_new_tokens?"),
+    ({"max_tokens": 3}, "mean max_new_tokens?"), ({"max_time": 3}, "on_token"),
     ({"temprature": 0.5}, "mean temperature?"), ({"do_samples": True}, "mean do_sample?")])  # fmt: skip
 def test_settings_of_generate_lead_on(given: dict[str, Any], step: str) -> None:
     with pytest.raises(UserError, match="E401") as caught:

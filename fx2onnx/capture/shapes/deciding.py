@@ -211,7 +211,11 @@ def _ways_without_number(where: SourceLocation | None) -> list[str]:
         "or keep it a tensor, or pass it as an argument of forward",
     ]
     if loops() or re.search(r"\b(for|while)\b", line):
-        return ["where it counts the turns of a loop, write the loop with torch.while_loop", *steps[1:]]
+        turns = (
+            "where it counts the turns of a loop, collect with append in a list: a dict, or an element out[i] of a list made before, "
+            "holds no number of turns; or write the loop with torch.while_loop"
+        )
+        return [turns, *steps[1:]]
     return [step for step in steps if ".item(" not in line or "x.item()" not in step]
 
 

@@ -134,9 +134,7 @@ def verify(
             if not is_exhausted(cause):
                 raise
             verdict.ran_out(f"memory is not enough: {first_line(cause)[:300]}")
-        verdict.conclude()
-    if not verdict.is_wrong and NOT_PRECISE_NOTE in verdict.notes:
-        verdict.notes.remove(NOT_PRECISE_NOTE)
+        verdict.conclude(NOT_PRECISE_NOTE)
     return verdict
 
 

@@ -6,8 +6,10 @@ polynomials over symbols and over functions of polynomials. No code comes from t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,7 +100,7 @@ class Poly:
     def __mul__(self, other: Poly) -> Poly:
         found: dict[tuple[int, ...], tuple[float, float]] = {}
         for (one, (a, p)), (two, (b, q)) in itertools.product(self.parts.items(), other.parts.items()):
-            key = tuple(sorted(one + two))
+            key = _cancelled(one + two)
             mine = found.get(key, (0.0, 0.0))
             found[key] = mine[0] + a * b, mine[1] + p * q
         return Poly(found)
@@ -113,6 +115,21 @@ class Poly:
         return worst
 
 
+EXP = 1 << 48
+"""Atoms from here on are exponentials, which are never 0: ``-atom`` is the inverse of one."""
+
+
+def _cancelled(atoms: tuple[int, ...]) -> tuple[int, ...]:
+    """The atoms of a product, without those whose inverse is among them."""
+    if min(atoms, default=0) >= 0:
+        return tuple(sorted(atoms))
+    counts = Counter(atoms)
+    for atom in [each for each in counts if each < 0]:
+        both = min(counts[atom], counts[-atom])
+        counts.subtract({atom: both, -atom: both})
+    return tuple(sorted(counts.elements()))
+
+
 class Real:
     """Polynomials over symbols and functions."""
 
@@ -121,7 +138,8 @@ class Real:
         """The largest number of roundings between two arguments of a function, allowed and found."""
         self._symbols: dict[Any, int] = {}
         self._functions: dict[Any, list[tuple[list[Poly], int]]] = {}
-        self._count = itertools.count()
+        self._exponents: dict[int, Poly] = {}
+        self._count, self._powers = itertools.count(), itertools.count(EXP)
 
     def number(self, value: float) -> Poly:
         return Poly({(): (float(value), abs(float(value)))} if value else {})
@@ -139,6 +157,10 @@ class Real:
             if apart <= self.most:
                 self.worst = max(self.worst, apart)
                 return Poly({(atom,): (1.0, 1.0)})
+        if key == ("Exp", ()):
+            known.append((args, next(self._powers)))
+            self._exponents[known[-1][1]] = args[0]
+            return Poly({(known[-1][1],): (1.0, 1.0)})
         known.append((args, next(self._count)))
         return Poly({(known[-1][1],): (1.0, 1.0)})
 
@@ -147,9 +169,33 @@ class Real:
             ((atoms, (factor, _)),) = value.parts.items()
             found = self.number(1 / factor)
             for atom in atoms:
-                found = found * self.function("inverse", [Poly({(atom,): (1.0, 1.0)})])
+                own = abs(atom) >= EXP
+                found = found * (
+                    Poly({(-atom,): (1.0, 1.0)}) if own else self.function("inverse", [Poly({(atom,): (1.0, 1.0)})])
+                )
             return found
         return self.function("inverse", [value])
+
+    def exp(self, value: Poly) -> Poly:
+        """The product of the exponentials of all terms: of ``-x`` the inverse of that of ``x``."""
+        found = self.number(1.0)
+        for atoms, (factor, size) in value.parts.items():
+            if atoms == ():
+                found = found * self.number(math.exp(factor))
+                continue
+            power = self.function(("Exp", ()), [Poly({atoms: (abs(factor), size)})])
+            found = found * (power if factor > 0 else self.inverse(power))
+        return found
+
+    def log(self, value: Poly) -> Poly:
+        """The logarithm, without exponentials that are in all terms of the sum."""
+        powers = [Counter(atom for atom in atoms if abs(atom) >= EXP) for atoms in value.parts]
+        common = functools.reduce(lambda one, other: one & other, powers) if powers else Counter[int]()
+        inside, found = value, self.number(0.0)
+        for atom in common.elements():
+            inside = inside * Poly({(-atom,): (1.0, 1.0)})
+            found = found + self._exponents[abs(atom)] * self.number(math.copysign(1.0, atom))
+        return found if inside.parts == {(): (1.0, 1.0)} else found + self.function(("Log", ()), [inside])
 
     def total(self, values: Sequence[Poly]) -> Poly:
         found: dict[tuple[int, ...], tuple[float, float]] = {}
@@ -182,9 +228,34 @@ class Real:
                 return self.inverse(args[0])
             case "Pow":
                 return self._power(*args)
+            case "Exp":
+                return self.exp(args[0])
+            case "Log":
+                return self.log(args[0])
+            case "Sigmoid":
+                return self.inverse(self.number(1.0) + self.exp(args[0] * minus))
+            case "Relu" | "Clip":
+                return self._between(args[0], *([self.number(0.0)] if op == "Relu" else args[1:]))
+            case "Greater" | "GreaterOrEqual":
+                return self.element(op.replace("Greater", "Less"), key, args[::-1])
+            case "Max" | "Min" | "Equal" | "And" | "Or":
+                return self._either(op, args)
             case "Gelu" | "FastGelu" | "BiasGelu":
                 return self._gelu(self.total(args), op == "FastGelu" or dict(key).get("approximate") == b"tanh")
         return self.function((op, key), list(args))
+
+    def _between(self, value: Poly, *ends: Poly) -> Poly:
+        for op, end in zip(("Max", "Min"), ends, strict=False):
+            if abs(end.parts.get((), (0.0,))[0]) < 3.4e38:  # else the end of all floats, or none
+                value = self._either(op, [value, end])
+        return value
+
+    def _either(self, op: str, args: Sequence[Poly]) -> Poly:
+        """A function whose operands may change places."""
+        known = self._functions.get(((op, ()), len(args)), [])
+        others = list(args)[::-1]
+        is_known = any(all(a.apart(b) == 0 for a, b in zip(each, others, strict=True)) for each, _ in known)
+        return self.function((op, ()), others if is_known else list(args))
 
     def _power(self, base: Poly, exponent: Poly) -> Poly:
         value = exponent.parts.get((), (0.0, 0.0))[0]
@@ -208,9 +279,19 @@ class Real:
             return self.mean(x)
         if op == "ReduceSum":
             return self.total(x)
-        if op == "Softmax":
-            powers = [self.function(("Exp", ()), [each]) for each in x]
-            return powers[place] * self.inverse(self.total(powers))
+        if op in ("ReduceSumSquare", "ReduceL2"):
+            found = self.total([each * each for each in x])
+            return found if op == "ReduceSumSquare" else self.function(("Sqrt", ()), [found])
+        if op == "ReduceL1":
+            return self.total([self.element("Abs", (), [each]) for each in x])
+        if op in ("ReduceLogSum", "ReduceLogSumExp"):
+            return self.log(self.total(x if op == "ReduceLogSum" else [self.exp(each) for each in x]))
+        if op in ("Softmax", "LogSoftmax"):
+            powers = [self.exp(each) for each in x]
+            total = self.total(powers)
+            return (
+                powers[place] * self.inverse(total) if op == "Softmax" else x[place] + self.log(total) * self.number(-1)
+            )
         if op in ("LayerNormalization", "RMSNormalization"):
             if op == "LayerNormalization":
                 middle = self.mean(x) * self.number(-1)

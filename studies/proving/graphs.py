@@ -22,10 +22,11 @@ _MOVES = {
                      "Identity", "Dropout", "DepthToSpace", "SpaceToDepth", "Compress"), (0,)),
     "Concat": None, "Pad": (0, 2), "Where": (1, 2), "ScatterElements": (0, 2), "Scatter": (0, 2),
 }  # fmt: skip
-_ELEMENTS = frozenset(
+ELEMENTS = frozenset(
     ["Add", "Sub", "Mul", "Div", "Neg", "Not", "And", "Or", "Xor", "Relu", "Abs", "Sigmoid", "Tanh", "Erf", "Exp", "Sqrt", "Reciprocal",
      "Pow", "Gelu", "Cast", "Max", "Min", "Sum", "FastGelu", "BiasGelu", "Clip", "QuantizeLinear", "DequantizeLinear", "Mish", "HardSwish",
-     "Sign", "Floor", "Log", "Sin", "Cos", "Softplus", "LeakyRelu", "Equal"]
+     "Sign", "Floor", "Log", "Sin", "Cos", "Softplus", "LeakyRelu", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "HardSigmoid",
+     "Elu", "Selu", "Celu", "Round", "Ceil"]
 )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ class Graph:
         elif node.op_type == "CastLike":
             to = self.kinds.get(node.input[1], 0)
             found = [self.by_element("Cast", (("to", to),), args[:1])]
-        elif node.op_type in _ELEMENTS:
+        elif node.op_type in ELEMENTS:
             if node.op_type == "Clip":
                 ends = [attributes.pop(name, None) for name in ("min", "max")]
                 args = [*args, *ends[len(args) - 1 :]] if len(args) < 3 else args
@@ -172,7 +173,7 @@ class Graph:
         outer = moved[0].shape[: len(rest)]
         flat = []
         for index in np.ndindex(*outer):
-            parts = [each[index].reshape(-1).tolist() for each in moved]
+            parts = [np.asarray(each[index], object).reshape(-1).tolist() for each in moved]
             flat += [self.algebra.row(op, key, place, parts) for place in range(len(parts[0]) if keeps is None else 1)]
         if keeps is None:
             found = objects(flat, moved[0].shape)

@@ -150,7 +150,7 @@ def _topk(g: Graph, node: onnx.NodeProto, args: list[Any], attributes: dict[str,
     """Numbers and places, of which the first k of each row are taken."""
     axis = int(attributes.get("axis", -1)) % args[0].ndim
     k = int(attributes["k"]) if "k" in attributes else int(args[1][0])
-    key = (attributes.get("largest", 1), attributes.get("sorted", 1))
+    key = tuple((name, attributes.get(name, 1)) for name in ("largest", "sorted"))
     return [g.rows(f"TopK {part}", key, [args[0]], [axis], None).take(range(k), axis) for part in ("values", "places")]
 
 

@@ -307,7 +307,7 @@ def _judged_by_onnxruntime(call: Call, model: Model, tolerance: tuple[float, flo
         return Verdict("rejected", shown, str(error), model.op_types)
     except Exception as error:  # whatever an engine raises on a model it loaded is the verdict: wrong
         return Verdict("wrong", shown, f"run: {error}", model.op_types)
-    faults = _faults(call, model, outputs, tolerance)
+    faults = faults_of(call, model, outputs, tolerance)
     return Verdict("wrong" if faults else "ok", shown, "; ".join(faults) or note, model.op_types)
 
 
@@ -321,11 +321,11 @@ def _judged_by_runner(call: Call, model: Model, tolerance: tuple[float, float] |
         return Verdict("rejected", shown, str(error), model.op_types)
     except Exception as error:  # whatever an engine raises on a model it loaded is the verdict: wrong
         return Verdict("wrong", shown, f"run: {type(error).__name__}: {error}", model.op_types)
-    faults = _faults(call, model, outputs, tolerance)
+    faults = faults_of(call, model, outputs, tolerance)
     return Verdict("wrong" if faults else "ok", shown, "; ".join(faults), model.op_types)
 
 
-def _faults(
+def faults_of(
     call: Call, model: Model, outputs: list[np.ndarray], tolerance: tuple[float, float] | None = None
 ) -> list[str]:
     """What differs from eager; of random and unset values the shapes only."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import torch
 
+from fx2onnx.aten_map.table.families import read_families
 from fx2onnx.base.errors import UserError
-from studies.proofs import passed, prove, rows_of
+from studies.proofs import passed, prove, rows_of, wrong
 from studies.proving.cases import Case, file_cases
+from studies.proving.decompositions import by_symbols, by_values, row_of
+from tests.ops.harness import build, call_of
 from tests.proof.test_equations import graph_of, node
 
 W = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -68,3 +74,43 @@ def test_without_z3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_case_keeps_its_sizes() -> None:
     made = graph_of([node("Relu", "x", "y")], ["batch", 3])
     assert rows_of([Case(("same",), made, made, {"batch": 2})])["same"][0].kind == "exact"
+
+
+PAGES = Path(__file__).parents[2] / "docs" / "measured"
+
+
+def test_each_entry_of_the_table_has_a_row_in_the_proofs() -> None:
+    """One that writes more than one node is proved, or has its reason: `make proofs` writes the rows."""
+    rows = list(csv.reader((PAGES / "proofs_decompositions_overload.csv").open()))[1:]
+    entries = {name for kinds in read_families().values() for name in kinds.get("real", ()) if name.startswith("aten.")}
+    assert entries == {row[0].strip("`") for row in rows}
+    assert all(row[2] or len(row[3]) > 30 for row in rows)
+    several = [row for row in rows if row[1] not in ("", "0", "1")]
+    assert sum(bool(row[2]) for row in several) >= 0.8 * len(several)
+
+
+SYMBOLIC = (
+    *("var_mean.correction", "addmv.default", "baddbmm.default", "silu.default", "glu.default", "addcdiv.default"),
+    *("gelu_backward.default", "rsub.Scalar"),
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_decompositions_are_proved_on_symbols_and_wrong_ones_refuted(name: str) -> None:
+    packet, _, overload = name.partition(".")
+    found = row_of(getattr(getattr(torch.ops.aten, packet), overload), "")
+    call, model, kind = next(each for each in found.proved if each[2] in ("exact", "real"))
+    proto = onnx.load_from_string(model.proto)
+    made = list(itertools.islice(wrong(Case((name,), proto, proto)), 2))
+    assert made
+    assert by_symbols(call, proto)[0] == kind
+    assert [by_symbols(call, each)[0] for each in made] == [""] * len(made)
+
+
+@pytest.mark.long
+def test_a_decomposition_without_polynomials_is_compared_on_all_numbers() -> None:
+    call = call_of(torch.ops.aten.logit.default, torch.rand(3), 0.1)
+    sets, wrong = by_values(call, build(call))
+    assert not wrong
+    assert sets[0] == "all numbers of float16"

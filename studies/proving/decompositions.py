@@ -1,0 +1,353 @@
+"""Decompositions of the table of ATen overloads against eager PyTorch and PyTorch's own definitions.
+
+Calls are drawn from the schema. Each entry that writes more than one node is proved in one of these ways: by places, where it moves data
+alone; by PyTorch's decomposition of the same call, on symbols; on all numbers of a narrow dtype, where each element is computed by itself;
+on all small arrays of a few numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch.utils import _pytree as pytree
+
+from benchmarks.overload_call import OneCall, drawn_call
+from fx2onnx.aten_map import TABLE
+from fx2onnx.aten_map.table.families import load_all, read_families
+from fx2onnx.judge.engines import ENGINES
+from studies.proving.algebra import Exact, Poly, Real
+from studies.proving.cases import Case
+from studies.proving.eager import Eager
+from studies.proving.graphs import ELEMENTS
+from studies.proving.operators import terms_of
+from tests.ops.comparing import has_free_values
+from tests.ops.harness import Call, Model, build, call_of, check_engines, faults_of
+
+DRAWS, CASES, LARGEST = 40, 3, 24
+"""Drawn calls, those of them that are proved, and the elements of the tensors of one."""
+MOST = 8.0
+"""Roundings that factors may be apart."""
+ARRAYS = 1024
+"""Arrays at most, which are all of a set of numbers."""
+NUMBERS = {
+    "float": (0.0, 1.0, -1.5, 2.0), "int": (0, 1, -1, 2), "bool": (False, True), "complex": (-1.0, 0.5j, 1.0 + 1.0j),
+}  # fmt: skip
+BY_ELEMENT = ELEMENTS | {
+    *("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Softsign", "ThresholdedRelu", "Shrink", "Where", "IsNaN"),
+    *("IsInf", "Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Identity", "Constant"),
+}  # fmt: skip
+WORDS = {
+    "exact": "the same terms as PyTorch's definition: bit for bit",
+    "real": "the same polynomials of real numbers as PyTorch's definition",
+    "values": "each element alone, on",
+    "arrays": "all small arrays of a few numbers, in both engines",
+}
+NOT_ALGEBRA = {
+    "sampling": "random numbers; their distribution is compared",
+    "dropout": "random numbers; their distribution is compared",
+    "sorting": "the order of equal elements is free; drawn calls are compared",
+    "eigen": "vectors up to sign by iteration; products with the operand are compared",
+    "spectral": "vectors up to sign by iteration; products with the operand are compared",
+    "factorizations": "a loop over rows; products of the factors are compared with the operand",
+    "linear_solve": "a loop over rows; drawn calls are compared",
+    "ctc": "a loop over time; drawn calls are compared",
+    "recurrent": "one LSTM, GRU or RNN node a layer; drawn calls are compared",
+    "stft": "a product with tables of sines; drawn calls are compared",
+}
+"""The reason of an entry without a proof, by its family."""
+UNDEFINED = {
+    "aten.logit_backward.default": "at -0 the vectorized kernel of eager PyTorch gives another infinity than its scalar one; drawn calls are compared",
+}  # fmt: skip
+ONE_NODE = "one node of the same name or meaning: nothing to prove"
+UNDRAWN = "no node or no small call is drawn: the operator database compares it"
+UNPROVED = "no small call has a definition that is written out; drawn calls are compared in both engines"
+Tensors = list[torch.Tensor]
+
+
+@dataclass
+class Row:
+    """The proofs of the decomposition of one overload."""
+
+    overload: str
+    nodes: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    why: str = ""
+    roundings: float = 0.0
+    sets: set[str] = field(default_factory=set)
+    proved: list[tuple[Call, Model, str]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row of the page, what it counts, and no wrong decompositions yet."""
+        counts = {"nodes": self.nodes, "proved": bool(self.kinds), "planted": 0, "through": 0}
+        return {"overload": self.overload, "line": self.line(), **counts}
+
+    def line(self) -> str:
+        """The row of the page."""
+        told = "; ".join(f"{WORDS[kind]} ({self.kinds[kind]})" for kind in WORDS if self.kinds[kind])
+        told = told.replace(WORDS["values"], f"{WORDS['values']} {', '.join(sorted(self.sets))}")
+        told += f", factors {self.roundings:.2g} roundings apart" if self.kinds["real"] else ""
+        return (
+            f"| `{self.overload}` | {self.nodes} | {sum(self.kinds.values())} | {told or 'not proved: ' + self.why} |"
+        )
+
+
+def examined(names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """A row for each overload of ATen that has an entry, or for ``names``, in processes that a kernel may end."""
+    load_all()
+    todo = [str(each) for each in TABLE.entries if each.namespace == "aten" and (not names or str(each) in names)]
+    found: list[dict[str, Any]] = []
+    while todo:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            made = pool.map(_examined, todo)
+            try:
+                for name in list(todo):
+                    found.append(next(made))
+                    todo.remove(name)
+                    print(found[-1]["line"], flush=True)
+            except BrokenProcessPool:
+                why = "not examined: a drawn call ends the process; the operator database compares it"
+                found.append(Row(todo.pop(0), 2, why=why).as_dict())
+    return sorted(found, key=lambda each: str(each["overload"]))
+
+
+def _examined(name: str) -> dict[str, Any]:
+    """The row of one overload, and a wrong decomposition of it that was proved all the same."""
+    from studies.proofs import wrong
+
+    torch.set_num_threads(1)
+    load_all()
+    overload = next(each for each in TABLE.entries if str(each) == name)
+    families = (each for each, kinds in read_families().items() if name in kinds.get("real", ()))
+    row = row_of(overload, next(families).rpartition(".")[2])
+    found = {
+        "overload": name,
+        "nodes": row.nodes,
+        "line": row.line(),
+        "proved": bool(row.kinds),
+        "planted": 0,
+        "through": 0,
+    }
+    for call, model, kind in row.proved[:1]:
+        proto = onnx.load_from_string(model.proto)
+        with contextlib.suppress(Exception):  # drawn integers may be no indices
+            made = next(wrong(Case((name,), proto, proto)), None) if kind in ("exact", "real") else None
+            if made is not None:
+                found |= {"planted": 1, "through": int(bool(by_symbols(call, made)[0]))}
+    return found
+
+
+def row_of(overload: torch._ops.OpOverload, family: str) -> Row:
+    """The proofs of drawn calls of an overload."""
+    row = Row(str(overload))
+    for call, model in calls_of(overload):
+        nodes = len([op for op in model.op_types if op not in ("Constant", "Identity")])
+        row.nodes = max(row.nodes, nodes)
+        if any(op.startswith("Random") or op in ("Bernoulli", "Multinomial") for op in model.op_types):
+            return Row(row.overload, row.nodes, why=NOT_ALGEBRA["sampling"])
+        if nodes > 1 and not has_free_values(call):
+            try:
+                kind, wrong = _proof(row, call, model)
+            except Exception:  # lists of tensors, and what else is not compared here
+                continue
+            if wrong:
+                why = UNDEFINED.get(row.overload) or NOT_ALGEBRA.get(family) or f"differs from eager PyTorch: {wrong}"
+                return Row(row.overload, row.nodes, why=why)
+            if kind:
+                row.kinds[kind] += 1
+                row.proved.append((call, model, kind))
+    row.why = NOT_ALGEBRA.get(family, UNPROVED)
+    return row
+
+
+def _proof(row: Row, call: Call, model: Model) -> tuple[str, str]:
+    """The kind of proof of a call, empty for none, and the first difference from eager PyTorch."""
+    kind, apart = by_symbols(call, onnx.load_from_string(model.proto))
+    if kind:
+        row.roundings = max(row.roundings, apart)
+        return kind, ""
+    sets, wrong = by_values(call, model)
+    row.sets |= {*sets}
+    if sets or wrong:
+        return "values", wrong
+    count, wrong = by_arrays(call, model)
+    return "arrays" if count else "", wrong
+
+
+def calls_of(overload: torch._ops.OpOverload) -> list[tuple[Call, Model]]:
+    """Drawn calls of few elements, in float32 before others, with the models that the table makes of them."""
+    found = []
+    for index in range(DRAWS):
+        call = drawn_call(overload, 7, index)
+        if call is None or not any(each.numel() for each in call.outputs):
+            continue
+        leaves = tensors_of(call)
+        count = sum(each.numel() for each in leaves)
+        if count <= LARGEST:
+            narrow = any(each.dtype in (torch.float16, torch.bfloat16, torch.float64) for each in leaves)
+            is_whole = not any(each.is_floating_point() for each in leaves)
+            found.append((narrow, is_whole, _is_degenerate(call), count, index, call))
+    made: list[tuple[Call, Model]] = []
+    for *_, call in sorted(found, key=lambda each: each[:5]):
+        with contextlib.suppress(Exception):  # what is refused, and tensors in lists
+            made.append((call, build(call)))
+        if len(made) == CASES:
+            break
+    return made
+
+
+def _is_degenerate(call: Call) -> bool:
+    """True for tensors of no or hardly any elements, and for results that are no number: many a wrong form gives the same there."""
+    sizes = [each.numel() for each in tensors_of(call)]
+    return not sizes or min(sizes) == 0 or max(sizes) < 3 or any(bool(each.isnan().any()) for each in call.outputs)
+
+
+def tensors_of(call: Call) -> Tensors:
+    return [each for each in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(each, torch.Tensor)]
+
+
+def with_tensors(call: Call, tensors: Tensors) -> Call:
+    """The call of other tensors. Raises what eager PyTorch raises."""
+    given = iter(tensors)
+    args, kwargs = pytree.tree_map(
+        lambda each: next(given) if isinstance(each, torch.Tensor) else each, (call.args, call.kwargs)
+    )
+    return call_of(call.overload, *args, **kwargs)
+
+
+# -- symbols ----------------------------------------------------------------------------------------------------------
+def by_symbols(call: Call, model: onnx.ModelProto) -> tuple[str, float]:
+    """The kind of proof by PyTorch's definition on symbols, empty where there is none, and the roundings between factors."""
+    tensors = {f"input{place}": each for place, each in enumerate(tensors_of(call))}
+    floats = {each.dtype for each in tensors.values() if each.is_floating_point() or each.is_complex()}
+    if floats != {torch.float32}:  # integers are constants, so that without floats it would be one sample
+        return "", 0.0
+    model = _with_constants(model, tensors)
+    function = OneCall(call.overload, call.args, call.kwargs)
+    for algebra in (Exact(), Real(MOST)):
+        try:
+            made, want = terms_of(model, algebra, {}), Eager(function, tensors, algebra).outputs
+        except Exception:  # what is not written out, and graphs that cannot be evaluated
+            continue
+        if [each.shape for each in made] != [each.shape for each in want]:
+            return "", 0.0
+        pairs = [
+            pair for a, b in zip(made, want, strict=True) for pair in zip(a.reshape(-1), b.reshape(-1), strict=True)
+        ]
+        if isinstance(algebra, Exact):
+            if all(a == b for a, b in pairs):
+                return "exact", 0.0
+        elif all(each.is_floating_point() for each in call.outputs if isinstance(each, torch.Tensor)):
+            polys: list[tuple[Poly, Poly]] = pairs
+            worst = max([algebra.worst, *(a.apart(b) for a, b in polys)])
+            if worst <= MOST:
+                return "real", worst
+    return "", 0.0
+
+
+def _with_constants(model: onnx.ModelProto, tensors: Mapping[str, torch.Tensor]) -> onnx.ModelProto:
+    """The model with inputs that hold no floats as constants."""
+    kept = [value for value in model.graph.input if tensors[value.name].is_floating_point()]
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            model.graph.initializer.append(numpy_helper.from_array(tensor.numpy(), name))
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    return model
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+def grids(count: int) -> Iterator[tuple[str, Tensors]]:
+    """All numbers of narrow dtypes, all pairs of narrower ones, or all triples of a few, for so many tensors."""
+    some = [sign * each for sign in (1, -1) for each in (0, 0.5, 1, 1.5, 2, 3, 4, 6, 100, np.inf)]
+    eighth = torch.arange(256).to(torch.uint8).view(torch.float8_e5m2).float().numpy()
+    floats = {
+        1: ("all numbers of float16", np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)),
+        2: ("all pairs of numbers of float8", eighth[~np.isnan(eighth)]),
+        3: ("all triples of 21 numbers", np.array([*some, np.nan], np.float32)),
+    }
+    if count not in floats:
+        return
+    numbers = floats[count][1]
+    yield floats[count][0], _product(np.where(np.isnan(numbers), np.float32(np.nan), numbers), count)
+    for dtype in (torch.int8, torch.uint8, torch.bool) if count < 3 else ():
+        numbers = torch.arange(2 if dtype == torch.bool else 256).to(dtype).numpy()
+        yield f"all {'pairs' if count == 2 else 'numbers'} of {str(dtype)[6:]}", _product(numbers, count)
+
+
+def _product(numbers: Any, count: int) -> Tensors:
+    return [torch.from_numpy(each.reshape(-1).copy()) for each in np.meshgrid(*[numbers] * count, indexing="ij")]
+
+
+def by_values(call: Call, model: Model) -> tuple[list[str], str]:
+    """The sets of numbers on which eager PyTorch, onnxruntime and the runner give the same, and the first difference."""
+    tensors = tensors_of(call)
+    done = []
+    if not set(model.op_types) <= BY_ELEMENT or len({tuple(each.shape) for each in tensors}) != 1:
+        return [], ""
+    for name, grid in grids(len(tensors)):
+        try:
+            made = with_tensors(call, grid)
+            found = build(made)
+        except Exception:  # eager PyTorch has not this dtype, or no shape of one axis
+            continue
+        if set(found.op_types) <= BY_ELEMENT and all(each.shape == grid[0].shape for each in made.outputs):
+            for engine, verdict in check_engines(made, ["onnxruntime", "runner"]).items():
+                if verdict.status not in ("ok", "refused"):
+                    return [], f"{name} in {engine}: {verdict.note}"[:200]
+            done.append(name)
+    return done, ""
+
+
+def by_arrays(call: Call, model: Model) -> tuple[int, str]:
+    """The number of small arrays, if both engines compute all of them as eager PyTorch does, and the first difference."""
+    tensors = tensors_of(call)
+    moving = [place for place, each in enumerate(tensors) if _moves(each) or len(tensors) == 1]
+    places = sum(tensors[place].numel() for place in moving)
+    dtypes = [tensors[place] for place in moving]
+    kind = "float" if any(each.is_floating_point() for each in dtypes) else "int"
+    numbers: tuple[Any, ...] = NUMBERS["complex" if any(each.is_complex() for each in dtypes) else kind]
+    while len(numbers) > 2 and len(numbers) ** places > ARRAYS:
+        numbers = numbers[1:]
+    if len(numbers) ** places > ARRAYS:
+        return 0, ""
+    names = [value.name for value in onnx.load_from_string(model.proto).graph.input]
+    runs, count = [], 0
+    for engine in ("runner", "onnxruntime"):
+        with contextlib.suppress(Exception):  # an engine may lack a kernel
+            runs.append(ENGINES[engine](model.proto))
+    for chosen in itertools.product(numbers, repeat=places) if runs else ():
+        given, left = list(tensors), list(chosen)
+        for place in moving:
+            shape, dtype = tensors[place].shape, tensors[place].dtype
+            given[place] = torch.tensor([left.pop() for _ in range(shape.numel())]).to(dtype).reshape(shape)
+        try:
+            made = with_tensors(call, given)
+        except Exception:  # eager PyTorch refuses these numbers
+            continue
+        feeds = {name: _fed(each) for name, each in zip(names, given, strict=False)}
+        for run in runs:
+            faults = faults_of(made, model, run(feeds))
+            if faults:
+                return 0, faults[0][:200]
+        count += 1
+    return count, ""
+
+
+def _moves(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
+
+
+def _fed(tensor: torch.Tensor) -> Any:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).numpy()

@@ -388,6 +388,32 @@ def without_a_break(x: torch.Tensor) -> Any:
     return last
 
 
+@by_data
+def left_at_once(x: torch.Tensor) -> Any:
+    h = x + 1
+    while True:
+        new = h * 0.5
+        if new.abs().max() < 1.5:
+            break
+        h = new
+    return h
+
+
+@by_data
+def replaced_where_there_is_a_turn(x: torch.Tensor) -> Any:
+    h, count, most, last = x + 1, 3, x.max(), x[0] + 1
+    for row in x[x[:, 0] > 2]:
+        h, count = row * x, 5
+    while most > 2:
+        new = x * most
+        most = most * 0.5
+        h = h + new.sum()
+        new = h
+    for i in range(1, x.shape[0]):
+        last = x[i] * 2
+    return h, count, last
+
+
 @chosen
 def by_number(x: torch.Tensor) -> Any:
     return torch.stack([row * i for i, row in enumerate(x) if i % 3 != 1]), x[[i for i in range(x.shape[0]) if i % 2]]

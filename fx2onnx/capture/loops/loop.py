@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from types import FrameType
 
 import torch
@@ -16,7 +16,7 @@ from fx2onnx.capture.loops.parts import FREE, Unlike
 from fx2onnx.capture.loops.paths import PathEnd, TurnPaths
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import UNTOLD, Held
-from fx2onnx.capture.loops.truths import HeadTest, Truth, negated
+from fx2onnx.capture.loops.truths import HeadTest, Truth, below, negated
 from fx2onnx.capture.loops.turns import Elements, Turns, stacked
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
@@ -70,14 +70,24 @@ class Loop:
         self._tries = 0
         self._plan: Plan | None = None
         self._free: dict[tuple[str, str], Dim] = {}
-        self._count_again = 0
-        self._first_symbol = 0
-        """The number of the first symbol that the turn makes."""
+        self._count_again, self._first_symbol = 0, 0
+        """The number of ``left_again`` before, and the number of the first symbol that the turn makes."""
 
     @property
     def may_free(self) -> bool:
         """True if sizes may change from turn to turn without a formula: where a first turn by itself does not help."""
         return self.first > 0
+
+    @property
+    def may_be_none(self) -> bool:
+        """True if there may be no turn, although no named size is 0: places keep what they have."""
+        return self._may_fail(Relation("ge", (self.turns, self.first + 1)))
+
+    def _may_fail(self, test: Relation) -> bool:
+        """Return whether a test may be false although no named size is 0."""
+        facts, names = self.tracer.sizes.facts, test.symbols()
+        is_of_size = len(names) == 1 and not names & self.tracer.sizes.unbacked
+        return facts.is_settled(test) is not True and not (is_of_size and facts.excludes_zero_only(test))
 
     def free_size(self, before: Scalar, after: Scalar) -> Dim:
         """A size that a turn changes so, without a formula; the same one for tensors of the same size."""
@@ -132,7 +142,7 @@ class Loop:
         self.index = index
         tracer.values.symbols[str(index)] = Symbol(str(index), tracer.values.behind_input(self._node), None)
         env.hints = {**env.hints, str(index): self._hint()}
-        supposed = [] if self.series is None else [*_below(index, unwrap(self.series.length))]
+        supposed = [] if self.series is None else [*below(index, unwrap(self.series.length))]
         supposed += [Relation("ge", (index, 1))] if self.first else []
         env.know(supposed={**env.facts.supposed, **dict.fromkeys(supposed)})
         plan.begin(index)
@@ -191,7 +201,7 @@ class Loop:
             relation, number = self.exits.was_left_by(again)
             if self.loops.tests.leaves(self, again, relation):
                 if self._whole is not None:
-                    env, within = self.tracer.sizes, _below(number, unwrap(self._whole.length))
+                    env, within = self.tracer.sizes, below(number, unwrap(self._whole.length))
                     env.know(supposed={**env.facts.supposed, **dict.fromkeys(within)})
                 return number
         return None
@@ -388,13 +398,3 @@ class Loop:
         if symbols & (self.tracer.sizes.unbacked - self.known_before):
             raise self.loops.refused("a list holds tensors whose sizes differ from turn to turn")
         return info
-
-
-def _below(index: Scalar, length: Scalar) -> Iterator[Relation]:
-    """The relations that hold for the number of an element of a list of that length: also ``index < n`` for a length of ``max(n, 0)``."""
-    yield Relation("lt", (index, length))
-    atom = length.only_atom() if isinstance(length, Dim) else None
-    if atom is not None and (atom.op == "min" or (atom.op == "max" and 0 in atom.args)):
-        for part in atom.args:
-            if isinstance(part, Dim) or (atom.op == "min" and isinstance(part, int)):
-                yield from _below(index, part)

@@ -40,6 +40,13 @@ aten = torch.ops.aten
 _LISTS = (list, Turns)
 
 
+def _are_alike(change: Change) -> bool:
+    """Return whether a place has tensors and numbers before and behind a turn, and in the same structure."""
+    (before, _), (after, _) = flatten(change.before), flatten(change.after)
+    kinds = {kind_of(leaf.value) for leaf in (*before, *after)}
+    return kinds == {torch.Tensor} and [leaf.keys for leaf in before] == [leaf.keys for leaf in after]
+
+
 class Plan(GrowingLists):
     """The values that the iterations of a loop are known to hand on. Another turn confirms that, or gives another
     plan.
@@ -97,7 +104,8 @@ class Plan(GrowingLists):
                 self._note_grown(each)
             else:
                 may_stay = bool(self.loop.exits.found) or has_several
-                is_read = each.is_read or (may_stay and each.before is not MISSING)
+                is_kept = may_stay and each.before is not MISSING
+                is_read = each.is_read or is_kept or (self.loop.may_be_none and _are_alike(each))
                 found[each.place.identity] = each._replace(is_read=is_read)
         for key in states:
             self.added.pop(key, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import TypeAlias
@@ -16,7 +16,7 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.decisions import Test
-from fx2onnx.sizes.expr import Scalar
+from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.loop_statements import Head, Tree
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
@@ -157,3 +157,13 @@ def _code_of(operand: ast.expr, file: str) -> CodeType:
     """An expression whose value is the truth of another one."""
     truth = ast.IfExp(operand, ast.Constant(True), ast.Constant(False))
     return compile(ast.fix_missing_locations(ast.Expression(ast.copy_location(truth, operand))), file, "eval")
+
+
+def below(index: Scalar, length: Scalar) -> Iterator[Relation]:
+    """The relations that hold for the number of an element of a list of that length: also ``index < n`` for a length of ``max(n, 0)``."""
+    yield Relation("lt", (index, length))
+    atom = length.only_atom() if isinstance(length, Dim) else None
+    if atom is not None and (atom.op == "min" or (atom.op == "max" and 0 in atom.args)):
+        for part in atom.args:
+            if isinstance(part, Dim) or (atom.op == "min" and isinstance(part, int)):
+                yield from below(index, part)

@@ -56,6 +56,11 @@ class While(Loop):
         """True: it is not known whether there is a first turn, so none is by itself."""
         return True
 
+    @property
+    def may_be_none(self) -> bool:
+        """True if the first test may be false, also where no size is 0."""
+        return self._may_fail(self._start) if isinstance(self._start, Relation) else self._start is not True
+
     def asked(self, operand: int) -> bool:
         """Return whether Python goes on, where it asks for a part of the test."""
         self._operand = operand

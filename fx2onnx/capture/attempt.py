@@ -173,6 +173,7 @@ class Branching:
     """Loops that run as often as a size says are loops of the file."""
     has_exits: bool = False
     """True if loops of a fixed length in which data decides are loops of the file, too."""
+    joins_branches: bool = False  # both ways of a decision in a turn are run one after the other, since there are many
     branches: frozenset[SourceLocation | None] = frozenset()
     """The places of decisions of which there were too many in a run."""
     first_turns: frozenset[SourceLocation | None] = frozenset()

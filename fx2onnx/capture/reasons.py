@@ -19,6 +19,7 @@ class Reason(Enum):
     PLAIN_NUMBER = "Python turns a data-dependent size into a plain number"
     TURNS = "Python loops as often as data says"
     PATHS = "there are too many paths through decisions by data"
+    PATHS_OF_TURN = "a turn of a loop of the file has many paths"
     FIRST_TURN = "the first turn of a loop of the file has to be run by itself"
     INDEX = "brackets fail, in which torch wants plain numbers in the place of sizes"
     CALLS_ITSELF = "a function calls itself as often as a size says"

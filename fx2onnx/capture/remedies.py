@@ -197,6 +197,11 @@ def _needs_loops_after_turns(failed: Failed) -> bool:
     return failed.has_turns and _needs_loops(failed)
 
 
+def _with_joined_branches(failed: Failed, _: Attempt) -> Attempt:
+    branching = replace(failed.attempt.branching, joins_branches=True, has_bodies=True)
+    return replace(failed.attempt, branching=branching, change="both ways of each branch in a turn are run in turn")
+
+
 def _with_first_turn(failed: Failed, _: Attempt) -> Attempt:
     branching, where = failed.attempt.branching, getattr(failed.error, "where", None)
     branching = replace(branching, first_turns=branching.first_turns | {where})
@@ -339,6 +344,7 @@ def _with_baked_inputs(failed: Failed, _: Attempt) -> Attempt:
 
 REMEDIES = (
     Remedy("loops of the file", (Reason.TURNS, Reason.PATHS), _needs_loops, _with_loops),
+    Remedy("branches joined in turns", (Reason.PATHS_OF_TURN,), _always, _with_joined_branches),
     Remedy("a first turn by itself", (Reason.FIRST_TURN,), _always, _with_first_turn),
     Remedy("numbers of data stay numbers of data", NUMBERS, _may_keep_number_of_data, _keeping_number_of_data),
     Remedy("sizes as indices", (Reason.INDEX,), _is_own_run, _with_indices),

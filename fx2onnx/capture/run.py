@@ -104,6 +104,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
     tracer.runs_noop_guards = attempt.branching.has_noop_guards
     tracer.has_loops, tracer.first_turns = attempt.branching.has_loops, attempt.branching.first_turns
     tracer.looped = attempt.may_have_loops()
+    tracer.joins_branches = attempt.branching.joins_branches
     tracer.has_exits, tracer.branches = attempt.branching.has_exits, attempt.branching.branches
     tracer.has_if_bodies = attempt.branching.has_bodies and attempt.operators.pre_dispatch and trace is not None
     fakes = [

@@ -252,3 +252,68 @@ def test_loops_of_a_fixed_length(program: Program) -> None:
     others = [(rows(12, *large),) for large in ((), (0,), (4, 7), (11,))]
     result = check(program, (rows(12, 3),), others=others)
     assert {"Loop", "Scan"} & {node.op_type for node in result.model.graph}
+
+
+def many_tensors(x: torch.Tensor) -> Any:
+    a, b, c, d, y = torch.zeros(()), start(x), torch.ones(()), torch.zeros(()), torch.zeros(2)
+    for row in x:
+        if row[0] > 0:
+            a = a + row[0]
+        else:
+            a = a * 0.5
+            b = b + row
+        if row[1] > 0:
+            b = b.tanh()
+        elif row[2] > 0:
+            b = b - row
+        else:
+            b, c = b * 0.9, c + 1
+        if a > 1:
+            d = d + a
+        else:
+            d = d - 0.1
+        if d > c:
+            c, d = d, c
+        else:
+            y[0] += row[1]
+        if row.sum() > 0:
+            y[1] = d
+        else:
+            y[1] += row[2]
+        if not b.sum() > 0:
+            a = a + b.sum() * 2
+    return a, b, c, d, y
+
+
+def many_numbers(x: torch.Tensor) -> Any:
+    n, m, k, s, is_on, out = 0, 0, 1, 0.0, False, []
+    for row in x:
+        if row[0] > 0:
+            n += 1
+        else:
+            m += 1
+        if row[1] > 0:
+            k = n
+        else:
+            k = m + 2
+        if row[2] > 0:
+            s = s + 0.5
+        else:
+            s = s * 0.5
+        if s > 0.7:
+            is_on = True
+        else:
+            is_on = k > 2
+        if is_on:
+            n -= 1
+        if row.sum() > 0:
+            out.append(row * s)
+    return torch.tensor([n, m, k]), x * s, torch.stack([start(x), *out])
+
+
+@pytest.mark.parametrize("program", [many_tensors, many_numbers], ids=lambda program: program.__name__)
+@pytest.mark.long
+def test_many_branches_cost_their_sum(program: Program) -> None:
+    others = [(torch.randn(count, 3),) for count in (1, 2, 9, 40)]
+    result = check(program, (torch.randn(12, 3),), others=others, dynamic_shapes={"x": {0: "n"}})
+    assert result.model_proto.SerializeToString().count(b"\x22\x02If") < 16  # of 128 paths

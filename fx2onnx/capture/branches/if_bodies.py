@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ import torch.fx
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.branches import both_ways
 from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
 from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing
 from fx2onnx.capture.captured import TensorInfo
@@ -55,6 +56,9 @@ class _Open:
     signed: frozenset[str]
     some: frozenset[Dim]
     first_unbacked: int
+    joins: bool
+    """True if both ways are run, and their numbers joined, too."""
+    ways: list[both_ways.EndedWay] = field(default_factory=list)
 
 
 class _Replaced(NamedTuple):
@@ -114,7 +118,11 @@ class IfBodies(RunPlugin):
         returned = statement.returned_in(frame)
         if (statement.returned is not None and returned is None) or statement.goes_on_with_iterator(frame):
             return None
-        if tracer.has_loops and tracer.plugin("loops").open and not statement.replaces_tensors_only(frame):
+        is_turn = tracer.has_loops and bool(tracer.plugin("loops").open)
+        joins = is_turn and tracer.joins_branches and statement.returned is None
+        if joins and statement.calls():
+            return None
+        if not joins and (statement.orelse or (is_turn and not statement.replaces_tensors_only(frame))):
             return None
         if any(memory.late is not None for memory, _, _ in ValuesBefore(tracer.values).memories.values()):
             return None
@@ -122,7 +130,7 @@ class IfBodies(RunPlugin):
         env = tracer.sizes
         body = _Open(
             frame, statement, test, returned, tracer.values.where, torch.fx.Graph(), dict(frame.f_locals),
-            ValuesBefore(tracer.values), _facts(tracer), env.facts.signed, env.some, env.next_unbacked,
+            ValuesBefore(tracer.values), _facts(tracer), env.facts.signed, env.some, env.next_unbacked, joins,
         )  # fmt: skip
         self._open.append(body)
         tracer.values.graph = body.graph
@@ -186,9 +194,44 @@ class IfBodies(RunPlugin):
                 if not body.statement.changes_tensors_only(frame, line):
                     raise IsNoBranch("something that is no tensor is changed")
                 return
-            self._close(self._open.pop(), line is not None, value)
+            if body.joins and self._goes_other_way(body, line):
+                return
+            self._open.pop()
+            if not body.joins:
+                self._close(body, line is not None, value)
         if not self._open:
             self._watch.end()
+
+    def _goes_other_way(self, body: _Open, line: int | None) -> bool:
+        """Return whether Python goes on with the other way, behind one; joins both behind the second."""
+        tracer, frame = self.tracer, body.frame
+        if line is None or tracer.values.graph is not body.graph:
+            raise IsNoBranch("a body ends within a function")
+        if _facts(tracer) != body.facts:
+            raise IsNoBranch("something was learnt of sizes")
+        body.ways.append(both_ways.ended(tracer, frame, body.variables, body.graph, body.before))
+        self._leave(tracer, body)
+        if body.statement.orelse:
+            body.graph = tracer.values.graph = torch.fx.Graph()
+            body.statement = both_ways.goes_on_at(frame, body.variables, body.statement)
+            if not body.statement.changes_tensors_only(frame, body.statement.body[0].lineno):
+                raise IsNoBranch("something that is no tensor is changed")
+            return True
+        one, two = body.ways if len(body.ways) > 1 else (*body.ways, both_ways.EndedWay(torch.fx.Graph(), {}, {}, {}))
+        self._inner -= {one.graph, two.graph}
+        pairs = both_ways.pairs_of(tracer, body.variables, one, two)
+        self._inner |= {one.graph, two.graph}
+        written = [*dict.fromkeys([*one.written, *two.written])]
+        after, before = (
+            [tracer.values.node_of(pair.tensors[side]) for pair in pairs]
+            + [way.written[key][1] if key in way.written else body.before.memories[key][1] for key in written]
+            for side, way in enumerate((one, two))
+        )
+        joined = self._joined(tracer, body, after, before, (one.graph, two.graph)) if after else []
+        both_ways.write(body.before, (one, two), dict(zip(written, joined[len(pairs) :], strict=True)))
+        fixed = both_ways.put(tracer, frame, pairs, joined, body.before)
+        self._fixed |= {id(memory): memory for memory in fixed}
+        return False
 
     def _close(self, body: _Open, is_going_on: bool, value: object) -> None:
         tracer = self.tracer
@@ -223,12 +266,20 @@ class IfBodies(RunPlugin):
         env.know(signed=env.facts.signed | body.signed)
         env.some &= body.some
 
-    def _joined(self, tracer: Tracer, body: _Open, after: list[Node], before: list[Node]) -> list[Node]:
-        """The value of each pair, of which the first is where the body ran."""
+    def _joined(
+        self,
+        tracer: Tracer,
+        body: _Open,
+        after: list[Node],
+        before: list[Node],
+        graphs: Sequence[torch.fx.Graph] = (),
+    ) -> list[Node]:
+        """The value of each pair, of which the first is where the body ran. ``graphs``: those of both ways."""
         infos = tuple(node.meta["val"] for node in after)
         if infos != tuple(node.meta["val"] for node in before):
             raise IsNoBranch("a body changes the type of a tensor")
-        ran, left_out = Nested(body.graph, [], after, infos), Nested(torch.fx.Graph(), [], before, infos)
+        graph, other = graphs or (body.graph, torch.fx.Graph())
+        ran, left_out = Nested(graph, [], after, infos), Nested(other, [], before, infos)
         sides = (ran, left_out) if body.statement.runs_where else (left_out, ran)
         with tracer.values.at(body.where):
             node = tracer.values.call(HIGHER_ORDER["cond"], (body.test, *sides, []), {}, infos)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.torchcompat.source_ast import Place, UnreadableError, place_of, position, tree_of, value_of
 
 
@@ -30,13 +31,20 @@ class Conditional:
     """The truth of what Python asks with which they run."""
     returned: ast.expr | None = None
     """The value that the function returns if the statements do not run and it ends there."""
+    orelse: Sequence[ast.stmt] = ()
+    """The statements that run where these do not."""
 
     def covers(self, line: int) -> bool:
         return self.body[0].lineno <= line <= (self.body[-1].end_lineno or 0)
 
+    def calls(self) -> bool:
+        """Return whether one of the statements does nothing but call something."""
+        return any(isinstance(one, ast.Expr) for one in _statements([*self.body, *self.orelse]))
+
     def goes_on_with_iterator(self, frame: FrameType) -> bool:
         """Return whether the statements name an iterator of the function's, which may be further on after them."""
-        names = {node.id for statement in self.body for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        rows = [*self.body, *self.orelse]
+        names = {node.id for statement in rows for node in ast.walk(statement) if isinstance(node, ast.Name)}
         return any(hasattr(frame.f_locals.get(name), "__next__") for name in names)
 
     def returned_in(self, frame: FrameType) -> torch.Tensor | None:
@@ -93,7 +101,7 @@ def _conditionals(code: CodeType) -> Mapping[Place, Conditional]:
     for parent in ast.walk(tree_of(code)):
         for _, rows in ast.iter_fields(parent):
             for index, statement in enumerate(rows if isinstance(rows, list) else []):
-                if isinstance(statement, ast.If) and not statement.orelse:
+                if isinstance(statement, ast.If):
                     is_tail = rows is getattr(parent, "body", None)
                     found |= _by_place(statement, parent, rows[index + 1 :] if is_tail else [])
     return found
@@ -108,12 +116,14 @@ def _by_place(statement: ast.If, parent: ast.AST, rest: Sequence[ast.stmt]) -> M
     leaves = _leaves(statement.body, parent)
     body = statement.body if leaves is None else rest
     is_whole = last is test
+    if statement.orelse and (leaves is not None or not is_whole or not _is_plain(statement.orelse, ())):
+        return {}
     if not body or not _asks_once(asked) or (leaves is not None and not is_whole):
         return {}
     if not _is_plain(body, () if leaves is None else (type(leaves),)):
         return {}
     returned = leaves.value if isinstance(leaves, ast.Return) else None
-    conditional = Conditional(body, is_not == (leaves is not None), returned)
+    conditional = Conditional(body, is_not == (leaves is not None), returned, statement.orelse)
     places: list[ast.expr | ast.stmt] = [asked, last, statement] if is_whole else [asked]
     return dict.fromkeys(map(place_of, places), conditional)
 
@@ -183,7 +193,7 @@ def _is_tensor(target: ast.expr, frame: FrameType, is_augmented: bool) -> bool:
         return False
     if isinstance(value, torch.Tensor):
         return True
-    return isinstance(target, ast.Name) and isinstance(value, int | float | torch.SymInt | torch.SymFloat)
+    return isinstance(target, ast.Name) and isinstance(value, int | float | torch.SymInt | torch.SymFloat | DataNumber)
 
 
 _ENDS = ("RETURN_", "RAISE_", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "INTERPRETER_EXIT")

@@ -70,8 +70,8 @@ class Loop:
         self._tries = 0
         self._plan: Plan | None = None
         self._free: dict[tuple[str, str], Dim] = {}
-        self._count_again, self._first_symbol = 0, 0
-        """The number of ``left_again`` before, and the number of the first symbol that the turn makes."""
+        self._count_again, self._first_symbol, self.runs = 0, 0, 0
+        """The number of ``left_again`` before, the number of the first symbol that the turn makes, and of the turns that were run."""
 
     @property
     def may_free(self) -> bool:

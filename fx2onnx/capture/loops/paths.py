@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 import torch
 import torch.fx
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Symbol
 from fx2onnx.capture.loops.exits import cond
 from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.reasons import Reason, because
 from fx2onnx.capture.recording.control_flow import GraphCopy
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.joined_sizes import joined
@@ -25,8 +27,13 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.relation import Relation
 
+MOST_DECISIONS = 4
+"""Decisions on a path through a turn: for more of them, both ways of each are run one after the other, where they may be."""
 MOST_PATHS = 64
 """Paths through a turn: each is a run of the turn, and they lie within each other in the file."""
+
+MOST_RUNS = 160
+"""Runs of the turns of a loop: each plan of what they hand on takes one for each path."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,9 @@ class TurnPaths:
 
     def begin(self) -> None:
         """A path begins."""
+        self.loop.runs += 1
+        if self.loop.runs > MOST_RUNS:
+            raise self._refused(f"they took more than {MOST_RUNS} runs of it")
         self.decisions, self.graphs = [], [torch.fx.Graph()]
 
     @property
@@ -88,6 +98,8 @@ class TurnPaths:
         for name, plugin in self.loop.tracer.plugins.items():
             if name != "loops":
                 plugin.before_nested()
+        if depth >= MOST_DECISIONS and not self.loop.tracer.joins_branches:
+            raise because(Reason.PATHS_OF_TURN, self._refused(f"there are more than {MOST_DECISIONS} on a path"))
         holds = self._choices[depth] if depth < len(self._choices) else True
         if depth == len(self._choices) - 1:
             env.next_unbacked = max(env.next_unbacked, self._next_symbol)
@@ -117,8 +129,8 @@ class TurnPaths:
             end = self._joined(self._pending.pop(), end)
         return end
 
-    def _refused(self, why: str) -> Exception:
-        error: Exception = self.loop.loops.refused(f"a turn has branches by data, and {why}")
+    def _refused(self, why: str) -> UserError:
+        error: UserError = self.loop.loops.refused(f"a turn has branches by data, and {why}")
         return error
 
     def _joined(self, one: PathEnd, two: PathEnd) -> PathEnd:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-from collections.abc import Container, Sequence
-from types import CellType, FunctionType, ModuleType
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -22,6 +20,7 @@ from fx2onnx.capture.python.file_names import LENGTHS, install_names
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.inputs import Arguments, Leaf
 from fx2onnx.capture.python.module_state import preserve, weight_names
+from fx2onnx.capture.python.within import tensors_within
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording import control_flow, size_checks
@@ -272,7 +271,7 @@ def graph_outputs(
         if not isinstance(value, _HELD):
             places.append(None)
             is_own = not _is_of(arguments, value)
-            if is_own and _holds_any(value, tracer.values.views):
+            if is_own and any(id(tensor) in tracer.values.views for tensor in tensors_within(value)):
                 gone.add(id(value))
             else:
                 returned.append(value)
@@ -311,31 +310,6 @@ def graph_outputs(
         return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
 
     return outputs, restore
-
-
-_MOST_PARTS = 2_000
-_NOT_LOOKED_INTO = (
-    type, ModuleType, str, bytes, int, float, bool, type(None), torch.dtype, torch.device, torch.nn.Module, torch.nn.Parameter,
-)  # fmt: skip
-
-
-def _holds_any(value: object, tensors: Container[int]) -> bool:
-    """Return whether an object holds, at any depth, a tensor whose id is among ``tensors``."""
-    seen: set[int] = set()
-    pending = [value]
-    while pending and len(seen) < _MOST_PARTS:
-        part = pending.pop()
-        if id(part) in seen or isinstance(part, _NOT_LOOKED_INTO):
-            continue
-        seen.add(id(part))
-        if isinstance(part, torch.Tensor):
-            if id(part) in tensors:
-                return True
-        elif isinstance(part, FunctionType):  # not what its file has
-            pending += [cell.cell_contents for cell in part.__closure__ or () if cell != CellType()]
-        else:
-            pending += gc.get_referents(part)
-    return False
 
 
 def _as_tensor(value: object) -> object:

@@ -1,19 +1,29 @@
-"""Nested arguments and results: torch's pytrees, and dataclasses that nobody registered with them."""
+"""Nested arguments and results: torch's pytrees, and dataclasses that nobody registered with them.
+
+Dataclasses and named tuples are built again as copies, without a call of their constructors: these may compute, count or
+refuse.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 __all__ = ["Key", "Leaf", "Rebuild", "flatten", "pytree", "registered_meanwhile"]
 
 Key = str | int
+_MADE_IN_PYTHON = 1 << 9
+"""The flag (``Py_TPFLAGS_HEAPTYPE``) of classes that Python code defines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +42,16 @@ Rebuild = Callable[[Sequence[object]], Any]
 """A structure from its leaves, or from its children."""
 
 
-def flatten(tree: object, *, keeps_dataclasses: bool = False) -> tuple[list[Leaf], Rebuild]:
-    """The leaves of ``tree`` in order, and a function that builds the same structure from as many new leaves. Plain dataclasses
-    are leaves where that is asked for.
+def flatten(tree: object, is_leaf: Callable[[object], bool] | None = None) -> tuple[list[Leaf], Rebuild]:
+    """The leaves of ``tree`` in order, and a function that builds the same structure from as many new leaves. Structures of which
+    ``is_leaf`` is true are leaves, too.
     """
     leaves: list[Leaf] = []
     parts: list[tuple[Rebuild | None, int]] = []  # outer ones first: what builds it (None: a leaf), how many children
     pending: list[tuple[tuple[Key, ...], object]] = [((), tree)]
     while pending:
         keys, part = pending.pop()
-        taken_apart = None if keeps_dataclasses and is_plain_dataclass(part) else _children(part)
+        taken_apart = None if is_leaf is not None and is_leaf(part) else _children(part)
         if taken_apart is None:
             leaves.append(Leaf(keys, part))
             parts.append((None, 0))
@@ -78,28 +88,136 @@ def registered_meanwhile() -> Iterator[None]:
                 pytree._deregister_pytree_node(kind)
 
 
-def is_plain_dataclass(value: object) -> bool:
-    """Return whether ``value`` is of a dataclass that computes no field from others, and that nobody registered."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type) or hasattr(value, "__post_init__"):
+def is_object(value: object) -> bool:
+    """Return whether ``value`` is of a dataclass that nobody registered, or is built otherwise (``is_built_otherwise``)."""
+    return is_dataclass(value) or is_built_otherwise(value)
+
+
+def is_structure(value: object) -> bool:
+    """Return whether ``value`` is of a dataclass, or of a class that is registered."""
+    return is_dataclass(value) or pytree._get_node_type(value) in pytree.SUPPORTED_NODES
+
+
+def is_dataclass(value: object) -> bool:
+    """Return whether ``value`` is of a dataclass that nobody registered."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
-    is_registered = pytree._get_node_type(value) in pytree.SUPPORTED_NODES
-    return not is_registered and all(field.init for field in dataclasses.fields(value))
+    return pytree._get_node_type(value) not in pytree.SUPPORTED_NODES
+
+
+def is_built_otherwise(value: object) -> bool:
+    """Return whether ``value`` is of a class that the user registered, and its function that builds one asks something of the
+    tensors, fails, or gives other contents.
+    """
+    kind = pytree._get_node_type(value)
+    registered = pytree.SUPPORTED_NODES.get(kind)
+    if registered is None or kind in pytree.BUILTIN_TYPES or kind.__module__ == "torch.return_types":
+        return False
+    inside, context = registered.flatten_fn(value)
+    try:
+        with _Questions() as questions:
+            made = registered.unflatten_fn(list(inside), context)
+        return questions.are_asked or not _is_alike(value, made)
+    except Exception:  # the user's code
+        return True
+
+
+class _Questions(TorchFunctionMode):
+    """Notes whether a function, method or attribute of tensors is used inside."""
+
+    are_asked = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.are_asked = True
+        return func(*args, **(kwargs or {}))
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    """Return whether two objects are of one class and hold equal things, and the same tensors."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or isinstance(one, torch.Tensor):
+        return False
+    own, others = _contents(one), _contents(other)
+    if not own and not others:
+        return bool(one == other)
+    return own.keys() == others.keys() and all(_is_alike(own[key], others[key]) for key in own)
+
+
+def _contents(value: Any) -> dict[object, Any]:
+    """Attributes, slots and elements by name, key and position."""
+    found: dict[object, Any] = {("attribute", name): part for name, part in _attributes(value).items()}
+    if isinstance(value, dict):
+        return found | {("key", key): part for key, part in value.items()}
+    return found | dict(enumerate(value)) if isinstance(value, tuple | list) else found
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    slots = [name for kind in type(value).__mro__ for name in _slots_of(kind) if hasattr(value, name)]
+    return dict(getattr(value, "__dict__", None) or {}) | {name: getattr(value, name) for name in slots}
+
+
+def _slots_of(kind: type) -> list[str]:
+    return [name for name, member in vars(kind).items() if isinstance(member, types.MemberDescriptorType)]
 
 
 def _children(tree: object) -> tuple[list[Key], list[object], Rebuild] | None:
     """The keys and values directly inside, and what builds the structure from others; None for a leaf."""
     kind = pytree._get_node_type(tree)
     registered = pytree.SUPPORTED_NODES.get(kind)
-    if registered is not None:
+    if registered is not None and kind is not collections.namedtuple:
         inside, context = registered.flatten_fn(tree)
         children = list(inside)
         names = _names(registered, tree, len(children))
         return names, children, lambda values: registered.unflatten_fn(values, context)
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = [field.name for field in dataclasses.fields(tree) if field.init and hasattr(tree, field.name)]
-        children, own = [getattr(tree, name) for name in fields], type(tree)
-        return [*fields], children, lambda values: own(**dict(zip(fields, values, strict=True)))
-    return None
+    if registered is None and not is_dataclass(tree):
+        return None
+    elements = dict(zip(tree._fields, tree, strict=True)) if isinstance(tree, tuple) else {}  # type: ignore[attr-defined]
+    named, attributes = {}, _attributes(tree)
+    if registered is None:
+        named = {each.name: getattr(tree, each.name) for each in dataclasses.fields(tree) if hasattr(tree, each.name)}  # type: ignore[arg-type]
+    named |= {name: value for name, value in attributes.items() if name not in named and _has_tensors(value)}
+    copied = _Copied(
+        type(tree), [*elements], [*named], {name: attributes[name] for name in attributes if name not in named}
+    )
+    if isinstance(tree, dict):
+        copied.items.update({key: None if key in named else value for key, value in tree.items()})
+    return [*elements, *named], [*elements.values(), *named.values()], copied
+
+
+def _has_tensors(value: object) -> bool:
+    return any(isinstance(leaf.value, torch.Tensor) for leaf in flatten(value)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A ``Rebuild`` of copies with other elements and attributes, which no constructor and no ``__setattr__`` sees. It holds nothing of
+    the original that is replaced.
+    """
+
+    kind: type
+    elements: list[str]
+    """The names of the elements of a named tuple, which are the first of the values; ``named`` attributes follow."""
+    named: list[str]
+    others: dict[str, object]
+    """Attributes that stay as they are."""
+    items: dict[object, object] = field(default_factory=dict)
+    """What a dict holds besides, by key; what an attribute of that name holds, too, is replaced."""
+
+    def __call__(self, values: Sequence[object]) -> Any:
+        count = len(self.elements)
+        named = dict(zip(self.named, values[count:], strict=True))
+        base: Any = next(each for each in self.kind.__mro__ if not each.__flags__ & _MADE_IN_PYTHON)
+        made = base.__new__(self.kind, values[:count]) if self.elements else base.__new__(self.kind)
+        slots = [name for kind in self.kind.__mro__ for name in _slots_of(kind)]
+        for name, value in (self.others | named).items():
+            if name in slots or not hasattr(made, "__dict__"):
+                object.__setattr__(made, name, value)
+            else:
+                made.__dict__[name] = value
+        if self.items:
+            base.update(made, {key: named.get(str(key), value) for key, value in self.items.items()})
+        return made
 
 
 def _names(registered: pytree.NodeDef, tree: object, count: int) -> list[Key]:

@@ -12,6 +12,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_objects
 from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
+from fx2onnx.torchcompat.pytrees import is_built_otherwise
 from fx2onnx.torchcompat.shape_specs import calls
 from fx2onnx.training.options import Training
 
@@ -41,7 +42,7 @@ def sample_of(
 ) -> TrainingSample:
     """Raises UserError E101 where arguments do not fit, E001 where targets do not, E105 for sizes."""
     positional, named = normalise_args(module, args, kwargs)
-    arguments = bind(module.forward, positional, named, None, keeps_dataclasses=False)
+    arguments = bind(module.forward, positional, named, None, is_built_otherwise)
     refuse_objects(arguments, "a training export")
     targets = _targets(training.loss, training.targets)
     batch = {leaf.name: leaf.tensor for leaf in arguments.leaves}

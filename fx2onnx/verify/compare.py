@@ -100,12 +100,12 @@ def verify(
     asked, budget, start = Task.of(data, metric), WorkBudget(effort), time.process_time()
     root = as_module(module)
     call = normalise_args(root, args, kwargs)
-    arguments = bind(root.forward, *call, input_names)
+    arguments = bind(root.forward, *call, input_names, needs_numbers=True)
     chosen, verdict = chosen_engines(engines), Verdict(seeds=list(seeds), effort=effort)
     with as_file(model) as path, in_mode(root, training), on_cpu(root, call):
         proto = onnx.load(path, load_external_data=False)
         file = Interface.of(proto)
-        verdict.notes += filter(None, (file.narrowed,))
+        verdict.notes += [*arguments.notes, *filter(None, (file.narrowed,))]
         arguments = with_state(root, arguments, file.state, file.inputs, file.outputs)
         names = [leaf.name for leaf in arguments.leaves]
         verdict.baked = [*dict.fromkeys([*file.baked, *getattr(getattr(model, "report", None), "baked", ()), *bake])]

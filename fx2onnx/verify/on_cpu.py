@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fx2onnx.torchcompat.dispatch import EagerMode
-from fx2onnx.torchcompat.pytrees import pytree
+from fx2onnx.torchcompat.pytrees import flatten, is_built_otherwise, pytree
 
 CPU = torch.device("cpu")
 T = TypeVar("T")
@@ -40,7 +40,8 @@ def on_cpu(root: torch.nn.Module, arguments: T) -> Iterator[T]:
                 if not isinstance(module, torch.jit.ScriptModule):  # whose tensors Python cannot exchange
                     for tensors in (module._parameters, module._buffers, vars(module)):
                         _exchange(tensors, elsewhere.here, own)
-            yield pytree.tree_map(elsewhere.here, arguments)
+            leaves, rebuild = flatten(arguments, is_built_otherwise)
+            yield rebuild([elsewhere.here(leaf.value) for leaf in leaves])
         finally:
             _MOVED.pop(root, None)
 

@@ -7,18 +7,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from types import FunctionType
+from types import GeneratorType
 from typing import TypeAlias, TypeVar
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from fx2onnx.base.cache_names import cache_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import storable
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.capture.python.held import Snapshot
+from fx2onnx.capture.python.within import tensors_within
 from fx2onnx.sizes.expr import DimLike
-from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten, is_plain_dataclass
+from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten, is_built_otherwise, is_object, is_structure
 
 T = TypeVar("T")
 Call: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
@@ -27,6 +29,8 @@ Call: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
 
 ARGUMENT = "@"
 """With it the names of ``held_names`` begin that are those of arguments, as no attribute's does."""
+_IMMEDIATE = (bool, int, float, str, type(None), torch.dtype, torch.device)
+_WORDS = {"builtin_function_or_method": "method"}
 HELD = -1
 """The position of what is put into modules and objects before they run, rather than handed to forward."""
 
@@ -52,7 +56,11 @@ class Leaf:
         """The path of the leaf, such as ``ids`` or ``past[0][1]``, ``state.h`` in an object."""
         if self.place:
             return self.place.removeprefix(ARGUMENT)
-        return str(self.keys[0]) + "".join(f"[{key!r}]" for key in self.keys[1:])
+        return _path(self.keys)
+
+
+def _path(keys: Sequence[Key]) -> str:
+    return str(keys[0]) + "".join(f"[{key!r}]" for key in keys[1:])
 
 
 @dataclass(slots=True)
@@ -142,33 +150,35 @@ def bind(
     kwargs: dict[str, object],
     input_names: Sequence[str] | None,
     *,
-    keeps_dataclasses: bool = True,
+    is_leaf: Callable[[object], bool] = is_object,
+    needs_numbers: bool = False,
 ) -> Arguments:
-    """Check the call against the signature and flatten it. Plain dataclasses are objects, whose tensors are put into them before
-    a run, unless ``keeps_dataclasses`` is False.
+    """Check the call against the signature and flatten it. Structures of which ``is_leaf`` is true are objects, whose tensors are put
+    into them before a run.
 
-    Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` is no list of different names, E107 for a sparse one.
+    Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` is no list of different names or where a tensor has none of the
+        numbers that are needed, E107 for arguments that no file has: sparse, nested and quantized tensors, packed sequences, generators.
     """
     signature = signature_of(forward)
     names = _argument_names(forward, signature, args, kwargs)
-    found, rebuild = flatten((args, kwargs), keeps_dataclasses=keeps_dataclasses)
+    found, rebuild = flatten((args, kwargs), lambda part: isinstance(part, PackedSequence) or is_leaf(part))
     paths: list[tuple[Key, ...]] = []
     for item in found:
         part, place, *inner = item.keys
         paths.append((names[int(place)] if part == 0 else place, *inner))
+    for keys, item in zip(paths, found, strict=True):
+        _refuse_kind(keys, item.value)
     named = [(ARGUMENT + "_".join(map(str, keys)), item.value) for keys, item in zip(paths, found, strict=True)]
     constants: dict[str, str] = {}
     held = _held_leaves(named, paths, constants)
-    is_held = {id(found[position].value) for position in held}
     leaves: list[Leaf] = []
     taken: set[str] = set()
     for position, (keys, item) in enumerate(zip(paths, found, strict=True)):
         if isinstance(item.value, torch.Tensor):
             leaves.append(Leaf("_".join(map(str, keys)), keys, item.value, position))
-        elif position in held:
-            leaves += held[position]
-        elif id(item.value) not in is_held and _holds_tensors(item.value):
-            constants.setdefault(".".join(map(str, keys)), type(item.value).__name__)
+        elif not isinstance(item.value, _IMMEDIATE):
+            leaves += held.get(position, ())
+            _find_constant(constants, ".".join(map(str, keys)), item.value, held.get(position, ()))
     notes = [
         f"the argument {name} is a {kind}: what it holds is constant in the file; pass tensors, or dicts, tuples, lists, "
         "dataclasses and plain objects of them"
@@ -178,7 +188,15 @@ def bind(
         while leaf.name in taken:
             leaf.name += "_"
         taken.add(leaf.name)
-        _refuse_sparse(leaf.name, leaf.tensor)
+        if leaf.place:
+            _refuse_kind(leaf.keys, leaf.tensor)
+        if needs_numbers and leaf.tensor.is_meta:
+            raise UserError(
+                "E001",
+                f"the input {leaf.path} is on the meta device",
+                why="it has sizes, and no numbers to compute with",
+                next=f"pass numbers: torch.rand_like({leaf.path}, device='cpu')",
+            )
     if input_names is not None:
         refuse_repeated("input_names", input_names)
         if len(input_names) > len(leaves):
@@ -193,6 +211,16 @@ def bind(
     parameters = {} if signature is None else signature.parameters
     variadic = next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), "")
     return Arguments([item.value for item in found], leaves, values, rebuild, named, notes=notes, variadic=variadic)
+
+
+def _find_constant(constants: dict[str, str], name: str, value: object, inputs: Iterable[Leaf]) -> None:
+    """Add the argument ``name`` where it leads to a tensor that is none of its ``inputs``, and no part of it is there."""
+    if any(known == name or known.startswith(f"{name}.") for known in constants):
+        return
+    own = {id(leaf.tensor) for leaf in inputs}
+    parts = [*vars(value).values()] if isinstance(value, type) else value
+    if any(id(tensor) not in own for tensor in tensors_within(parts)):
+        constants[name] = _WORDS.get(type(value).__name__, type(value).__name__)
 
 
 def _held_leaves(
@@ -220,22 +248,14 @@ def _root(place: str, names: Iterable[str]) -> str:
 
 
 def _held_name(place: str, values: Mapping[str, object]) -> str:
-    """``past_key_values.0.key``, ``state.h``; of a dataclass ``state_h``."""
+    """``past_key_values.0.key``, ``state.h``; of a dataclass and of what is registered ``state_h``."""
     root = _root(place, values)
-    name, words = root.removeprefix(ARGUMENT), place[len(root) + 1 :].split(".")
-    if is_plain_dataclass(values[root]):
-        return "_".join([name, *words])
+    name, words = root.removeprefix(ARGUMENT), place[len(root) + 1 :].split(".") if place != root else []
     if any(
         "Cache" in kind.__name__ and kind.__module__.startswith("transformers") for kind in type(values[root]).__mro__
     ):
         return f"{name}.{cache_name([int(word) if word.isdigit() else word for word in words])}"
-    return ".".join([name, *words])
-
-
-def _holds_tensors(value: object) -> bool:
-    """Return whether an argument that is no tensor has tensors inside that no input of the file stands for."""
-    is_looked_into = hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module | FunctionType)
-    return is_looked_into and any(isinstance(item, torch.Tensor) for item in vars(value).values())
+    return ("_" if is_structure(values[root]) else ".").join([name, *words])
 
 
 def refuse_objects(arguments: Arguments, who: str) -> None:
@@ -269,14 +289,31 @@ def refuse_repeated(argument: str, names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def _refuse_sparse(name: str, tensor: torch.Tensor) -> None:
-    if tensor.layout != torch.strided:
-        raise UserError(
-            "E107",
-            f"the input {name} is a sparse tensor",
-            why=f"its layout is {tensor.layout}; inputs of an ONNX file are dense",
-            next="pass the dense tensor, or its indices and values as tensors of their own",
+def _refuse_kind(keys: Sequence[Key], value: object) -> None:
+    """Raises UserError E107 for a tensor that is not dense, or an object that no input can stand for."""
+    path = _path(keys)
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        what, why = "a nested tensor", "its rows have sizes of their own; inputs of an ONNX file are dense"
+        steps = f"pass {path}.to_padded_tensor(0.0) and the lengths of its rows, as tensors"
+    elif isinstance(value, torch.Tensor) and value.is_quantized:
+        what, why = (
+            "a quantized tensor",
+            f"it is a {value.dtype} with scales beside it; inputs of an ONNX file are plain numbers",
         )
+        steps = f"pass {path}.dequantize() and quantize it in forward, with torch.quantize_per_tensor"
+    elif isinstance(value, torch.Tensor) and value.layout != torch.strided:
+        kind = "a sparse tensor" if "sparse" in str(value.layout) else "not dense"
+        what, why = kind, f"its layout is {value.layout}; inputs of an ONNX file are dense"
+        steps = "pass the dense tensor, or its indices and values as tensors of their own"
+    elif isinstance(value, PackedSequence):
+        what, why = "a PackedSequence", "the lengths of its sequences are numbers on the CPU, which PyTorch runs by"
+        steps = "pass the padded tensor and the lengths, and call torch.nn.utils.rnn.pack_padded_sequence in forward"
+    elif isinstance(value, GeneratorType):
+        what, why = "a generator", "the run that is recorded would use it up, and the next one would get nothing"
+        steps = f"pass what it yields: list({path})"
+    else:
+        return
+    raise UserError("E107", f"the input {path} is {what}", why=why, next=steps)
 
 
 def _argument_names(
@@ -320,7 +357,7 @@ def beside_weights(
     Some that lie elsewhere are meant to, such as lengths that PyTorch wants on the CPU.
     """
     homes = {tensor.device for tensor in chain(module.parameters(), module.buffers())}
-    leaves, rebuild = flatten((args, kwargs))
+    leaves, rebuild = flatten((args, kwargs), is_built_otherwise)
     tensors = {id(leaf.value): leaf.value for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
     places = {tensor.device for tensor in tensors.values()}
     if len(homes) != 1 or not places or homes & places or _META in {device.type for device in homes | places}:

@@ -18,7 +18,7 @@ from fx2onnx.capture.python.held_names import Change, Names
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.python.module_state import memory_of
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.torchcompat.pytrees import flatten
+from fx2onnx.torchcompat.pytrees import flatten, is_dataclass
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 
@@ -159,15 +159,19 @@ class Containers:
     def __init__(self, arguments: Arguments, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._given = args, kwargs
         self._names = [*arguments.values]
+        self._objects = {id(value) for _, value in arguments.objects()}
         self._before = dict(self._tensors())
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors inside containers, by names such as ``cache['key']`` and ``cache[0]``."""
-        for leaf in flatten(self._given, keeps_dataclasses=True)[0]:
+        for leaf in flatten(self._given, self._is_object)[0]:
             part, place, *inner = leaf.keys
             if inner and isinstance(leaf.value, torch.Tensor):
                 name = self._names[int(place)] if part == 0 else str(place)
                 yield name + "".join(f"[{key!r}]" for key in inner), leaf.value
+
+    def _is_object(self, value: object) -> bool:
+        return is_dataclass(value) or id(value) in self._objects
 
     def changes(self, tracer: Tracer, outputs: Collection[torch.fx.Node]) -> list[Mutation]:
         """Tensors that the run put into them, and that are none of its ``outputs``: the file has no place for these."""

@@ -77,7 +77,8 @@ def locate(
         asked = settings.capture
         bake = bake or (() if isinstance(asked.bake, str) else asked.bake)
         if dump is not None:
-            arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
+            call = normalise_args(root, args, kwargs)
+            arguments = bind(root.forward, *call, asked.input_names, needs_numbers=True)
             return in_dump(dump, file, arguments, bake, chosen[0])
 
         def search(on: by_values.Elsewhere) -> FirstWrong | None:
@@ -126,8 +127,8 @@ class _Search:
     """Eager PyTorch's outputs."""
 
     def run(self) -> FirstWrong | None:
-        positional, named = normalise_args(self.root, self.args, self.kwargs)
-        arguments = bind(self.root.forward, positional, named, self.settings.capture.input_names)
+        call = normalise_args(self.root, self.args, self.kwargs)
+        arguments = bind(self.root.forward, *call, self.settings.capture.input_names, needs_numbers=True)
         program = Program.of(self.module, self.args, self.kwargs, self.settings)
         tensors = {leaf.path: leaf.tensor.detach() for leaf in arguments.leaves}
         inputs = {each.node: tensors.get(each.path, each.sample).detach() for each in program.captured.inputs}

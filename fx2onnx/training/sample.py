@@ -42,7 +42,7 @@ def sample_of(
 ) -> TrainingSample:
     """Raises UserError E101 where arguments do not fit, E001 where targets do not, E105 for sizes."""
     positional, named = normalise_args(module, args, kwargs)
-    arguments = bind(module.forward, positional, named, None, is_built_otherwise)
+    arguments = bind(module.forward, positional, named, None, is_leaf=is_built_otherwise)
     refuse_objects(arguments, "a training export")
     targets = _targets(training.loss, training.targets)
     batch = {leaf.name: leaf.tensor for leaf in arguments.leaves}

@@ -1,4 +1,4 @@
-"""The signature of a ``forward``, also of a scripted module."""
+"""The signature of a ``forward``, also of a scripted module or function."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def signature_of(forward: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature; that of TorchScript is its schema, without ``self``. None where there is none."""
+    """The signature; that of TorchScript is its schema, without a method's ``self``. None where there is none."""
     try:
         return inspect.signature(forward)
     except (TypeError, ValueError):
@@ -22,7 +22,8 @@ def signature_of(forward: Callable[..., Any]) -> inspect.Signature | None:
                     default=each.default_value if each.has_default_value() else inspect.Parameter.empty,
                     annotation=str(each.type),
                 )
-                for each in schema.arguments[1:]
+                for place, each in enumerate(schema.arguments)
+                if place or each.name != "self"
             ]
         )
     except (AttributeError, ValueError, RuntimeError):  # a schema of several overloads, names that are no words

@@ -202,7 +202,7 @@ class _Copied:
     others: dict[str, object]
     """Attributes that stay as they are."""
     items: dict[object, object] = field(default_factory=dict)
-    """What a dict holds besides, by key; what an attribute of that name holds, too, is replaced."""
+    """The items of a dict by key; what an attribute of that name holds, too, is replaced."""
 
     def __call__(self, values: Sequence[object]) -> Any:
         count = len(self.elements)

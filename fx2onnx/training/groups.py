@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,15 +100,15 @@ def groups_of(optimizer: object, parameters: Mapping[str, torch.Tensor]) -> Grou
     return Groups(tuple(members), state, step)
 
 
-def trained_parameters(
-    module: torch.nn.Module, frozen: tuple[str, ...], held: tuple[str, ...] = ()
-) -> tuple[State, State]:
+def trained_parameters(module: torch.nn.Module, frozen: Sequence[str], held: Sequence[str] = ()) -> tuple[State, State]:
     """The parameters that get gradients, and those that are held, by name; tied ones once.
 
     Raises UserError E001 where ``frozen`` or ``held`` names none.
     """
     named = dict(module.named_parameters())
     for option, names in (("frozen", frozen), ("held", held)):
+        if isinstance(names, str):
+            raise UserError("E001", f"{option}={names!r} is not a list of parameters", next=f"{option}=[{names!r}]")
         for wanted in names:
             if not any(_is_among(name, (wanted,)) for name in named):
                 raise UserError(
@@ -123,5 +123,5 @@ def trained_parameters(
     return trained, {name: value for name, value in named.items() if _is_among(name, held)}
 
 
-def _is_among(name: str, wanted: tuple[str, ...]) -> bool:
+def _is_among(name: str, wanted: Sequence[str]) -> bool:
     return any(name == one or (one.endswith(".") and name.startswith(one)) for one in wanted)

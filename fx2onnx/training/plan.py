@@ -20,7 +20,7 @@ def plan_of(
     """The plan of the training graphs. Raises UserError E001, E101, E105, E108."""
     sample = sample_of(module, args, kwargs, training, dynamic_shapes)
     _check_inputs(sample, training)
-    parameters, held = trained_parameters(module, tuple(training.frozen), tuple(training.held))
+    parameters, held = trained_parameters(module, training.frozen, training.held)
     if not parameters and not training.inputs:
         raise UserError(
             "E108",

@@ -626,6 +626,11 @@ def _scripted(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 @torch.jit.script  # type: ignore[untyped-decorator]
+def _scripted_difference(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return x - other
+
+
+@torch.jit.script  # type: ignore[untyped-decorator]
 def _scripted_branch(x: torch.Tensor) -> torch.Tensor:
     if bool(x.sum() > 0):
         return x + 1
@@ -646,6 +651,26 @@ class Normed(nn.Module):
         for _ in range(x.size(0)):
             y = y * 0.5
         return y.relu()
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((X, torch.ones(4)), {}), ((X,), {"other": torch.ones(4)})])
+def test_a_scripted_function_keeps_its_first_parameter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    result = fx2onnx.export(
+        _scripted_difference, args, kwargs=kwargs, dynamic_shapes={"x": {0: "n"}, "other": None}, verify=True
+    )
+    assert result.report.input_names == ["x", "other"]
+    assert fx2onnx.export(torch.jit.script(nn.functional.relu), (X,)).report.input_names == ["input"]
+
+
+@pytest.mark.parametrize("option", ["bake", "frozen", "held"])
+def test_a_text_in_the_place_of_a_list_is_said(option: str) -> None:
+    text, batch = "weight", (torch.randn(4, 3),)
+    targets, loss = torch.zeros(4, dtype=torch.long), nn.functional.cross_entropy
+    make = functools.partial(fx2onnx.export_training, loss=loss, targets=targets)
+    with pytest.raises(fx2onnx.UserError) as caught:
+        (fx2onnx.export if option == "bake" else make)(nn.Linear(3, 2), batch, "none", **{option: text})
+    assert caught.value.code == "E001"
+    assert f"{option}=[{text!r}]" in str(caught.value)
 
 
 def test_scripted_functions_run_as_they_are() -> None:

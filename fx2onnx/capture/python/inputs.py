@@ -179,24 +179,15 @@ def bind(
         elif not isinstance(item.value, _IMMEDIATE):
             leaves += held.get(position, ())
             _find_constant(constants, ".".join(map(str, keys)), item.value, held.get(position, ()))
-    notes = [
-        f"the argument {name} is a {kind}: what it holds is constant in the file; pass tensors, or dicts, tuples, lists, "
-        "dataclasses and plain objects of them"
-        for name, kind in constants.items()
-    ]
+    notes = _notes_on(constants)
     for leaf in leaves:
         while leaf.name in taken:
             leaf.name += "_"
         taken.add(leaf.name)
         if leaf.place:
             _refuse_kind(leaf.keys, leaf.tensor)
-        if needs_numbers and leaf.tensor.is_meta:
-            raise UserError(
-                "E001",
-                f"the input {leaf.path} is on the meta device",
-                why="it has sizes, and no numbers to compute with",
-                next=f"pass numbers: torch.rand_like({leaf.path}, device='cpu')",
-            )
+        if needs_numbers:
+            _refuse_meta(leaf)
     if input_names is not None:
         refuse_repeated("input_names", input_names)
         if len(input_names) > len(leaves):
@@ -211,6 +202,24 @@ def bind(
     parameters = {} if signature is None else signature.parameters
     variadic = next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), "")
     return Arguments([item.value for item in found], leaves, values, rebuild, named, notes=notes, variadic=variadic)
+
+
+def _notes_on(constants: Mapping[str, str]) -> list[str]:
+    return [
+        f"the argument {name} is a {kind}: what it holds is constant in the file; pass tensors, or dicts, tuples, lists, "
+        "dataclasses and plain objects of them"
+        for name, kind in constants.items()
+    ]
+
+
+def _refuse_meta(leaf: Leaf) -> None:
+    if leaf.tensor.is_meta:
+        raise UserError(
+            "E001",
+            f"the input {leaf.path} is on the meta device",
+            why="it has sizes, and no numbers to compute with",
+            next=f"pass numbers: torch.rand_like({leaf.path}, device='cpu')",
+        )
 
 
 def _find_constant(constants: dict[str, str], name: str, value: object, inputs: Iterable[Leaf]) -> None:

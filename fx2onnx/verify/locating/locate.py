@@ -77,8 +77,7 @@ def locate(
         asked = settings.capture
         bake = bake or (() if isinstance(asked.bake, str) else asked.bake)
         if dump is not None:
-            call = normalise_args(root, args, kwargs)
-            arguments = bind(root.forward, *call, asked.input_names, needs_numbers=True)
+            arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
             return in_dump(dump, file, arguments, bake, chosen[0])
 
         def search(on: by_values.Elsewhere) -> FirstWrong | None:

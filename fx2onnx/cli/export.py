@@ -23,7 +23,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.options import Group
-from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.outcome import first_lines, print_json, reports_errors
 from fx2onnx.exporting.options import TASK_HELP, ExportOptions
 from fx2onnx.files.staging import cannot_write
 from fx2onnx.manifest.names import MODEL_FILE
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from fx2onnx.judge.verdict import Verdict
 
 
-_LINES_SHOWN = 5
 Task = Annotated[str | None, options.flag("--task", TASK_HELP, INPUTS)]
 
 
@@ -228,9 +227,9 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
         "seconds": f"{report['seconds']:.2f}   ({', '.join(f'{name} {value:.2f}' for name, value in phases.items())})",
         "inputs": ", ".join(report["input_names"]),
         "outputs": ", ".join(report["output_names"]),
-        "assumed": _lines(limits(report)),
-        "done": _lines(report["notes"]),
-        "warnings": _lines(report["warnings"]),
+        "assumed": first_lines(limits(report)),
+        "done": first_lines(report["notes"]),
+        "warnings": first_lines(report["warnings"]),
     }
     table = unheaded_table(2)
     for label, text in rows.items():
@@ -240,10 +239,3 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
     out.print(table)
     if verdict is not None:
         out.print(verdict_view(verdict))
-
-
-def _lines(texts: list[str]) -> str:
-    """Each text once, the first few; the report has them all."""
-    unique = list(dict.fromkeys(texts))
-    rest = len(unique) - _LINES_SHOWN
-    return "\n".join(unique[:_LINES_SHOWN] + ([f"and {rest} more (--report)"] if rest > 0 else []))

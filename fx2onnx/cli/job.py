@@ -59,21 +59,13 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types: two jobs with equal ones ask for the same file."""
-        options = {found.name: getattr(self.options, found.name) for found in fields(self.options)}
-        capture = options.pop("capture")
-        asked = {
-            "source": self.source,
-            "output": self.output,
-            "dynamic": self.dynamic,
-            "bake": self.bake,
-            **self.source_options,
-            "opset": options.pop("opset_version"),
-            "capture": capture.strategy,
-            "input_names": capture.input_names,
-            "output_names": capture.output_names,
-            "data_branches": capture.data_branches,
-            **options,
-        }
+        job, options, capture = (
+            {found.name: getattr(each, found.name) for found in fields(each)}
+            for each in (self, self.options, self.options.capture)
+        )
+        asked = options | capture | job | dict(self.source_options)
+        asked |= {"opset": asked.pop("opset_version"), "capture": asked.pop("strategy")}
+        del asked["options"], asked["source_options"]
         as_json: dict[str, Any] = json.loads(json.dumps(asked, default=_as_data))
         return as_json
 
@@ -101,8 +93,15 @@ class Done:
 def run(job: Job, display: StageDisplay) -> Done:
     """Build, export, verify. A file that differs from eager PyTorch is kept; every other failure leaves none.
 
-    Raises:   Fx2OnnxError.
+    Raises:   Fx2OnnxError; ExportWarning where the job is strict and there is a warning.
     """
+    with warnings.catch_warnings():
+        if job.strict:
+            warnings.simplefilter("error", ExportWarning)
+        return _run(job, display)
+
+
+def _run(job: Job, display: StageDisplay) -> Done:
     from fx2onnx.cli.feeds import dynamic_shapes_of, parse_dynamic
     from fx2onnx.cli.verify import check_model
 
@@ -154,8 +153,7 @@ def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
             fixed = {}
     result.report.warnings += [f"the size {name} is fixed: {assumed}" for name, assumed in fixed.items()]
     if job.strict:
-        with warnings.catch_warnings(action="error", category=ExportWarning):
-            warn(result.report.warnings)
+        warn(result.report.warnings)
         result.save(path, external_data=job.options.external_data)
     return result
 

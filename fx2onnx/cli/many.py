@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.made_from import is_current
 from fx2onnx.cli.old_spellings import PATTERN
-from fx2onnx.cli.outcome import print_json, show_error
+from fx2onnx.cli.outcome import first_lines, print_json, show_error
 from fx2onnx.cli.progress import console
 from fx2onnx.files.digest import digest_of
 from fx2onnx.files.staging import sweep
@@ -127,6 +127,7 @@ class _ReportOfRow(Open):
     nodes_onnx: int
     file_bytes: int
     seconds: float
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -299,14 +300,22 @@ def _shown(
         for finished_now, row in enumerate(rows if jobs else (), skipped + 1):
             progress.update(whole, advance=1, done=f"{finished_now} of {total}")
             if not quiet:
-                verdict = "ok" if row["ok"] else _problem(row)
+                verdict = _result(row)
                 progress.print(f"{row['source']:<44} {row['seconds']:7.2f} s  {verdict[:200]}", soft_wrap=True)
                 sys.stderr.flush()
             yield row
 
 
-def _problem(row: Row) -> str:
-    """One line on what went wrong."""
+def _warnings(row: Row) -> list[str]:
+    """The warnings of an export, each once."""
+    return list(dict.fromkeys((row.get("report") or {}).get("warnings", ())))
+
+
+def _result(row: Row) -> str:
+    """One line: ok, with how many warnings, or what went wrong."""
+    if row["ok"]:
+        count = len(_warnings(row))
+        return "ok" + (f", {count} warning{'s' * (count > 1)}" if count else "")
     error = row.get("error")
     if error:
         return ": ".join(filter(None, (f"[{error['code']}] {error['what']}", error.get("why"))))
@@ -323,10 +332,13 @@ def _print_table(rows: Sequence[Row], summary: Row) -> None:
             human_size(report["file_bytes"]) if report else "",
             f"{report['seconds']:.2f}" if report else "",
             _of_allowed(row),
-            Text("ok", style="green") if row["ok"] else Text(_problem(row), style="red"),
+            Text(_result(row), style=("yellow" if _warnings(row) else "green") if row["ok"] else "red"),
         )
     out = console()
     out.print(table)
+    for row in rows:
+        if warned := _warnings(row):
+            out.print(Text(f"{row['source']}\n{first_lines(warned)}", style="yellow"))
     good = sum(row["ok"] for row in rows)
     skipped = f", {summary['skipped']} of them by an earlier run" if summary["skipped"] else ""
     out.print(

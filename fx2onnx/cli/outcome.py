@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -25,6 +25,7 @@ from fx2onnx.cli.options import gathered, groups_of
 Result = TypeVar("Result")
 _UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
 """The base class of all errors of parsing, of the click that this version of typer uses."""
+_LINES_SHOWN = 5
 
 
 def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -83,6 +84,13 @@ def print_json(value: Any) -> None:
 def print_text(text: str) -> None:
     """``text`` on stdout, whatever stands in the names of a file."""
     print(plain(text), end="")
+
+
+def first_lines(texts: Iterable[str]) -> str:
+    """Each text once, the first few; the report has them all."""
+    unique = list(dict.fromkeys(texts))
+    rest = len(unique) - _LINES_SHOWN
+    return "\n".join(unique[:_LINES_SHOWN] + ([f"and {rest} more (--report)"] if rest > 0 else []))
 
 
 def as_known(error: Exception) -> Fx2OnnxError:

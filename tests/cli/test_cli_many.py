@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import re
 import resource
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.cli import many, workers
 from fx2onnx.cli.job import Job, engines_for
 from fx2onnx.report.console import PlainConsole
+from fx2onnx.sources.source import Options
 from tests.cli.support import factories, invoke
 
 _MODELS = """
@@ -27,6 +30,11 @@ import torch
 
 def linear(width=3): return torch.nn.Linear(width, 2), torch.randn(2, width)
 def wide(): return linear(7)
+class Counts(torch.nn.Linear):
+    def forward(self, x):
+        self.bias += 1
+        return super().forward(x)
+def counts(): return Counts(3, 2).requires_grad_(False), torch.randn(2, 3)
 def broken(): raise ValueError("this model cannot be built")
 def dies():
     os.makedirs("out/.fx2onnx-part")  # as a process that is killed while it writes
@@ -102,6 +110,36 @@ def test_other_options_or_again_export_anew(in_this_process: list[str]) -> None:
     assert len(in_this_process) == 6
     opsets = {entry.version for entry in onnx.load("out/many_models_wide.onnx").opset_import}
     assert opsets == {17}
+
+
+@pytest.mark.long
+def test_warnings_are_shown_and_those_of_an_earlier_run_fail_a_strict_one(in_this_process: list[str]) -> None:
+    call = ("export", "many_models:counts", "many_models:linear", "-o", "out", "--no-verify")
+    done = invoke(*call)
+    assert (done.exit_code, done.stdout.count("ok, 1 warning"), done.stderr.count("ok, 1 warning")) == (0, 1, 1)
+    assert "many_models:counts\nforward changes" in done.stdout
+    again = invoke(*call)
+    assert len(in_this_process) == 2, "both are of the earlier run"
+    assert "many_models:counts\nforward changes" in again.stdout
+    assert (invoke(*call, "--strict").exit_code, len(in_this_process)) == (2, 4)
+
+
+@pytest.mark.parametrize("part", ["job", "options", "capture", "source"])
+def test_two_jobs_with_the_same_record_have_the_same_options(part: str) -> None:
+    job = Job("a:b", "out", source_options={field.name: None for field in fields(Options)})
+    made = {"job": job, "options": job.options, "capture": job.options.capture, "source": Options()}[part]
+    kept = {"options", "source_options"} if part == "job" else {"capture"} if part == "options" else set()
+    for name in {field.name for field in fields(made)} - kept:
+        other = copy.copy(made)
+        object.__setattr__(other, name, "other")
+        options = replace(job.options) if part == "capture" else other if part == "options" else job.options
+        if part == "capture" and name not in {"dynamic_shapes", "bake"}:
+            object.__setattr__(options, "capture", other)
+        elif part == "capture":
+            continue  # the job's own take their place
+        given = {**job.source_options, **({name: "other"} if part == "source" else {})}
+        changed = other if part == "job" else replace(job, options=options, source_options=given)
+        assert changed.as_dict() != job.as_dict(), name
 
 
 def test_the_live_display_shows_models_stages_and_how_many_are_done(monkeypatch: pytest.MonkeyPatch) -> None:

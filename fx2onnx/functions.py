@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.packages import require
 from fx2onnx.base.stack_frames import public
-from fx2onnx.base.targets import path_text
 from fx2onnx.manifest.names import MODEL_FILE
 
 if TYPE_CHECKING:
@@ -24,28 +23,32 @@ Paths = str | os.PathLike[str]
 
 
 @public
-def inspect(path: Paths, *, html: Paths | None = None) -> dict[str, Any]:
+def inspect(path: Any, *, html: Paths | None = None) -> dict[str, Any]:
     """The contents of an ONNX file, or of a folder that fx2onnx exported: inputs, outputs, operators, weights, conditions on sizes.
 
-    html: write a page about the file to this path.
+    path: a path, bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or an ``ExportResult``. html: write a page about the file there.
 
-    Returns: what ``fx2onnx inspect --json`` prints. Raises: ``UserError`` E302, E303.
+    Returns: what ``fx2onnx inspect --json`` prints. Raises: ``UserError`` E001, E302, E303.
     """
     from fx2onnx.cli.show_file import facts_of_path
+    from fx2onnx.irx.given import as_file, place_of
 
-    return facts_of_path(Path(path_text(path, "the model")), None if html is None else Path(html))
+    with as_file(path) as file:
+        facts = facts_of_path(Path(file), None if html is None else Path(html))
+    return facts if place_of(path) else {**facts, "file": type(path).__name__}
 
 
 @public
 def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None) -> list[Finding]:
     """The operators of an ONNX file that ``target`` cannot run, with the line of source code and what to do instead.
 
-    model: a path, an ``onnx.ModelProto``, or an ``ExportResult``. target: a runtime or a release of one, such as ``onnxruntime-1.19`` (docs/targets.md).
+    model: a path, bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or an ``ExportResult``. target: a runtime or a release of one, such as ``onnxruntime-1.19`` (docs/targets.md).
     faults: a table of known faults of engines beside those of fx2onnx.
 
     Returns: a list of ``Finding``, empty where nothing stands in the way. Raises: ``UserError`` E001, E302, E303.
     """
     from fx2onnx.semantics.check import open_file
+    from fx2onnx.semantics.reading.load import load_model
     from fx2onnx.targets.faults import add_table
     from fx2onnx.targets.find import find
     from fx2onnx.targets.lint import lint as findings_of
@@ -53,15 +56,13 @@ def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None
     asked = find(target)
     if faults is not None:
         add_table(Path(faults))
-    proto = (
-        open_file(Path(model)).proto if isinstance(model, str | os.PathLike) else getattr(model, "model_proto", model)
-    )
-    return findings_of(proto, asked)
+    loaded = open_file(model) if isinstance(model, str | os.PathLike) else load_model(model)
+    return findings_of(loaded.proto, asked)
 
 
 @public
 def attest(
-    path: Paths,
+    path: Any,
     *,
     source: str | None = None,
     out: Paths | None = None,
@@ -71,17 +72,22 @@ def attest(
 ) -> dict[str, Any]:
     """Write an in-toto statement about an ONNX file: digests of its files, how it was made, what was compared; or check one.
 
-    source: the PyTorch module that the file is compared with, such as ``"hf:FOLDER"``; options: as ``fx2onnx.sources.resolve``
+    path: the file, or an ``ExportResult`` that was written. source: the PyTorch module that the file is compared with, such as ``"hf:FOLDER"``; options: as ``fx2onnx.sources.resolve``
     takes them. out: the statement's file; default: ``PATH.intoto.json``. bind: also write the digests of external data into
     the graph's metadata. check: compare the files, and ``source`` where it is given, with the statement.
 
     Returns: the statement (docs/attestation.md). Raises: ``VerificationError`` E304 where anything has another digest, E501;
-    ``UserError`` E302, E303.
+    ``UserError`` E001, E302, E303.
     """
+    from fx2onnx.irx.given import place_of
     from fx2onnx.proof import attest as proof
     from fx2onnx.proof.statement import read_statement, statement_path
 
     place = None if out is None else Path(out)
+    if not (file := place_of(path)):
+        what = f"a statement is about a file, and {type(path).__name__} is in memory"
+        raise UserError("E001", what, next="write the model, and give its path: model.onnx")
+    path = file
     if check:
         if bind:
             raise UserError("E001", "check=True changes no file, and bind=True does", next="leave one of them out")
@@ -195,15 +201,17 @@ def _case_of_feeds(model: Any, feeds: Mapping[str, Any], dims: Mapping[str, int]
 
 
 def _opened(model: Any) -> Any:
-    """A file, or the model of an ``ExportResult``."""
+    """A model of any kind as onnx_ir has it."""
     import onnx_ir as ir
 
-    if not isinstance(model, str | os.PathLike):
-        return model.model
     from fx2onnx.semantics.check import open_file
+    from fx2onnx.semantics.reading.load import load_model
 
-    open_file(Path(model))
-    return ir.load(model)
+    if isinstance(model, str | os.PathLike):
+        open_file(model)
+        return ir.load(model)
+    own = model if isinstance(model, ir.Model) else getattr(model, "model", None)
+    return own if isinstance(own, ir.Model) else ir.from_proto(load_model(model).proto)
 
 
 @public

@@ -84,18 +84,18 @@ SIGNATURES = {
     "UpdateRule.first_state": "(self, parameter: torch.Tensor) -> State",
     "UpdateRule.slots": "(self, parameter: torch.Tensor) -> tuple[str, ...]",
     "attest": (
-        "(path: Paths, *, source: str | None = None, out: Paths | None = None, bind: bool = False, check: bool = False, "
+        "(path: Any, *, source: str | None = None, out: Paths | None = None, bind: bool = False, check: bool = False, "
         "**options: Any) -> dict[str, Any]"
     ),
-    "certify": "(before: str | os.PathLike[str], after: str | os.PathLike[str], *, derivation: bool = True) -> Certificate",
+    "certify": "(before: Any, after: Any, *, derivation: bool = True) -> Certificate",
     "Certificate.as_dict": "(self) -> dict[str, Any]",
     "value_ranges": (
-        "(model: str | os.PathLike[str], ranges: Mapping[str, tuple[float, float]], *, "
+        "(model: Any, ranges: Mapping[str, tuple[float, float]], *, "
         "sizes: Mapping[str, int] | None = None) -> ValueRanges"
     ),
     "ValueRanges.as_dict": "(self) -> dict[str, Any]",
-    "diff": "(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Difference",
-    "inspect": "(path: Paths, *, html: Paths | None = None) -> dict[str, Any]",
+    "diff": "(one: Any, other: Any) -> Difference",
+    "inspect": "(path: Any, *, html: Paths | None = None) -> dict[str, Any]",
     "lint": "(model: Any, target: str = 'onnxruntime', *, faults: Paths | None = None) -> list[Finding]",
     "profile": (
         "(model: Any, args: Any = (), *, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None, "

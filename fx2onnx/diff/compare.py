@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from fx2onnx.diff.matching import Side
 from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
 from fx2onnx.diff.opened import OpenedModel, open_model, type_of
 from fx2onnx.diff.weights import WeightDifferences, compare_weights
+from fx2onnx.irx.given import as_file, name_of
 from fx2onnx.sizes import stated as size_conditions
 
 VERDICT_KEY = "fx2onnx.verdict"
@@ -74,15 +74,20 @@ class Difference(Shown):
 
 
 @public
-def diff(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Difference:
-    """Compare two files. Weights in other files are mapped, not read into memory.
+def diff(one: Any, other: Any) -> Difference:
+    """Compare two models: paths, bytes, ``onnx.ModelProto``, ``onnx_ir.Model`` or ``ExportResult``. Weights in other files are
+    mapped, not read into memory.
 
-    Raises:   UserError E302 for a file that cannot be read, E303 for one that is no valid model.
+    Raises:   UserError E001 for an object that is no model, E302 for a file that cannot be read, E303 for one that is no valid model.
     """
-    first, second = open_model(one), open_model(other)
+    with as_file(one) as path, as_file(other) as other_path:
+        return _diff(open_model(path), open_model(other_path), (name_of(one), name_of(other)))
+
+
+def _diff(first: OpenedModel, second: OpenedModel, names: tuple[str, str]) -> Difference:
     numbers: dict[Any, int] = {}
     sides = Side(first, numbers), Side(second, numbers)
-    found = Difference((first.path, second.path))
+    found = Difference(names)
     found.model = _models(first, second)
     found.info = _info(first, second)
     main, counterpart = first.part(first.model.graph), second.part(second.model.graph)

@@ -6,10 +6,9 @@ floats differ by rounding. *sampled*: neither, but random inputs gave the same. 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.escape import Shown
 from fx2onnx.base.stack_frames import public, public_methods
+from fx2onnx.irx.given import as_file, name_of
 from fx2onnx.irx.inference import without_maps
 from fx2onnx.judge.engines import ENGINES, is_available
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
@@ -191,15 +191,21 @@ def _numbers(key: Any) -> Iterator[int]:
 
 
 @public
-def certify(before: str | os.PathLike[str], after: str | os.PathLike[str], *, derivation: bool = True) -> Certificate:
+def certify(before: Any, after: Any, *, derivation: bool = True) -> Certificate:
     """Return how each node that ``after`` has otherwise than ``before`` is known to compute the same.
 
+    before, after: paths, bytes, ``onnx.ModelProto``, ``onnx_ir.Model`` or ``ExportResult``.
     derivation: check the list of rules that ``optimize`` wrote into ``after``, and name those of each changed node.
 
     Raises: UserError E302, E303 for a file that is none, E001 for files with other inputs or outputs; VerificationError E304 for a
     derivation that is damaged, of another file, or has a rule of an unknown version.
     """
-    one, other = OpenedFile(before), OpenedFile(after)
+    with as_file(before) as path, as_file(after) as other_path:
+        found = _certify(OpenedFile(path), OpenedFile(other_path), derivation)
+    return replace(found, before=name_of(before), after=name_of(after))
+
+
+def _certify(one: OpenedFile, other: OpenedFile, derivation: bool) -> Certificate:
     if sorted(one.inputs) != sorted(other.inputs) or len(one.outputs) != len(other.outputs):
         raise UserError(
             "E001",

@@ -6,7 +6,6 @@ wider than what inputs give: a finding is *shown* where one of a few inputs of t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -20,6 +19,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.escape import Shown
 from fx2onnx.base.stack_frames import public, public_methods
+from fx2onnx.irx.given import as_file
 from fx2onnx.irx.inference import without_maps
 from fx2onnx.irx.names import scope_of, source_of
 from fx2onnx.judge.engines import ENGINES
@@ -117,7 +117,7 @@ def parse_ranges(text: str) -> dict[str, tuple[float, float]]:
 
 @public
 def value_ranges(
-    model: str | os.PathLike[str], ranges: Mapping[str, tuple[float, float]], *, sizes: Mapping[str, int] | None = None
+    model: Any, ranges: Mapping[str, tuple[float, float]], *, sizes: Mapping[str, int] | None = None
 ) -> ValueRanges:
     """Bound every value of an ONNX file, and its rounding, for all inputs in ``ranges``: ``{"x": (0, 1)}``.
 
@@ -125,7 +125,8 @@ def value_ranges(
 
     Raises: UserError E001 for a name that is no input, or a range of none; E302, E303 for a file that cannot be read.
     """
-    file = OpenedFile(model)
+    with as_file(model) as path:
+        file = OpenedFile(path)
     for name, (low, high) in ranges.items():
         if name not in file.inputs:
             raise UserError(

@@ -85,7 +85,7 @@ def verify(
     data: Any = None,
     metric: Any = None,
 ) -> Verdict:
-    """Compare ``model`` (a path, or an ``ExportResult``) with ``module(*args, **kwargs)`` in eager PyTorch.
+    """Compare ``model`` (a path, or any model that ``fx2onnx.diff`` takes) with ``module(*args, **kwargs)`` in eager PyTorch.
 
     Inputs are the example inputs, other values and other shapes. Integers and bools must be equal, except where rounding changes
     what eager PyTorch itself returns. An argument without an input fails, unless the file or ``bake`` has it as a constant.

@@ -15,7 +15,7 @@ import onnx
 from fx2onnx.base import typed_json
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import BAKED, CHANGED, OPTIONAL_INPUTS, STATE
-from fx2onnx.irx import io
+from fx2onnx.irx import given
 from fx2onnx.judge.memory import LARGE_BYTES, weights_beside
 from fx2onnx.judge.tolerance import MODULES_OWN, Grain
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
@@ -190,21 +190,15 @@ def vanished(arguments: Iterable[str], assigned: Iterable[str | None], baked: Co
 
 @contextlib.contextmanager
 def as_file(model: Any) -> Iterator[str]:
-    """The path of the model, with large weights beside it; a result that was not written yet goes to a temporary folder.
+    """The path of a model of any kind that ``given.as_file`` takes, with large weights beside it.
 
-    Raises: UserError E302, E303 for a file that is no valid model.
+    Raises: UserError E001, E302, E303 for a file that is no valid model.
     """
-    path = model if isinstance(model, str | os.PathLike) else model.path
-    is_written = path is model or (path is not None and os.path.exists(path))
-    if path is model:
-        open_file(model)
-    if is_written and (not os.path.exists(path) or os.path.getsize(path) <= LARGE_BYTES):
-        yield os.fspath(path)
-        return
-    with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-", ignore_cleanup_errors=True) as folder:
-        if is_written:
-            yield weights_beside(os.fspath(path), folder)
+    with given.as_file(model) as path:
+        if not hasattr(model, "owned"):  # an export's own
+            open_file(path)
+        if os.path.getsize(path) <= LARGE_BYTES:
+            yield path
             return
-        path = os.path.join(folder, "exported.onnx")
-        io.save(model.owned.model, path)
-        yield path
+        with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-", ignore_cleanup_errors=True) as folder:
+            yield weights_beside(path, folder)

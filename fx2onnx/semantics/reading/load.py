@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping
@@ -38,8 +39,9 @@ def load_model(source: Any, external_folder: str = "") -> LoadedModel:
         # A hub cache keeps links to files in another folder: both the link's and its target's folder are the model's.
         folders += (os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path)))
         return LoadedModel(_parse(_read(path), path), folders, path)
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return LoadedModel(_parse(bytes(source), "the given bytes"), folders)
+    content = content_of(source)
+    if content is not None:
+        return LoadedModel(_parse(content, "the given bytes"), folders)
     if _is_onnx_ir_model(source):
         proto, held = _without_weights(source)
         return LoadedModel(proto, folders, "", held)
@@ -49,7 +51,14 @@ def load_model(source: Any, external_folder: str = "") -> LoadedModel:
     raise UserError(
         "E001",
         f"a model is a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an ExportResult, not {type(source).__name__}",
+        next="give the file: model.onnx; a PyTorch module becomes one with fx2onnx.export(module, args, 'model.onnx')",
     )
+
+
+def content_of(source: Any) -> bytes | None:
+    """The bytes of a model that are in memory, as such or in an ``io.BytesIO``; None where ``source`` is something else."""
+    source = source.getbuffer() if isinstance(source, io.BytesIO) else source
+    return bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else None
 
 
 _OTHER_FILES = {

@@ -57,7 +57,7 @@ def locate(
     effort: Effort = "normal",
     dump: Any = None,
 ) -> FirstWrong | None:
-    """The first node of ``model`` (a path, or an ``ExportResult``) that differs from ``module(*args, **kwargs)``.
+    """The first node of ``model`` (as ``verify`` takes it) that differs from ``module(*args, **kwargs)``.
 
     Where nothing differs on these arguments, the file is verified and the first inputs that fail are searched; None where none fails.
     Raises: ``UserError`` where the module or the file does not run.

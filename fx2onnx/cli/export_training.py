@@ -117,7 +117,10 @@ def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
     from fx2onnx.api import export_training
     from fx2onnx.cli.feeds import arguments_of, dynamic_shapes_of, parse_dynamic
 
+    modes = {part: part.training for part in model.module.modules()} | {**model.modes}
     loss, target = _loss_of(job.loss, model)
+    for part, is_training in modes.items():
+        part.training = is_training
     wanted, samples = parse_dynamic(list(job.dynamic)), arguments_of(model)
     own = wanted.pop(TARGET, None) if isinstance(wanted, dict) and TARGET not in samples else None
     shapes = dict(dynamic_shapes_of(model, wanted) or {})

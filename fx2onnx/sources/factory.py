@@ -142,6 +142,7 @@ def _as_source(name: str, path: str, result: object) -> Source:
             f"{name} returned ({kinds})" if isinstance(result, tuple) else f"{name} returned {kinds}",
             next=_RETURNS,
         )
+    modes = {part: part.training for part in parts[0].modules()}
     module = parts[0].eval()
     sample: object = parts[1] if len(parts) > 1 else ()
     kwargs: dict[str, object] = dict(parts[2]) if len(parts) > 2 else {}
@@ -149,7 +150,7 @@ def _as_source(name: str, path: str, result: object) -> Source:
     if isinstance(sample, dict):
         args, kwargs = (), {**sample, **kwargs}
     _check_call(name, module, args, kwargs)
-    return Source(path.rsplit(".", 1)[-1], module, args, kwargs, origin=f"factory {name}")
+    return Source(path.rsplit(".", 1)[-1], module, args, kwargs, origin=f"factory {name}", modes=modes)
 
 
 def _check_call(name: str, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:

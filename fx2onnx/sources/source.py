@@ -98,6 +98,7 @@ class Source:
     ``has_weights``     False where the module is an outline without numbers;
     ``bake``            names of inputs whose values decide shapes and become constants of the file;
     ``metadata``        entries of the file's metadata, which its package reads;
+    ``modes``           whether each part was in training mode when a factory returned the module, which training keeps;
     ``program``         the torch.export.ExportedProgram that ``module`` is of, which has its dynamic sizes;
     ``data_branches``   what becomes of Python data-dependent decisions (``fx2onnx.export``).
     """
@@ -115,6 +116,7 @@ class Source:
     data_branches: str = "if"
     metadata: Mapping[str, str] = field(default_factory=dict)
     program: Any = None
+    modes: Mapping[nn.Module, bool] = field(default_factory=dict)
 
     @classmethod
     def of_part(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.runner import InferenceSession, Trainer
-from tests.cli.support import invoke
+from tests.cli.support import factories, invoke
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,26 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
     )
     return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("factory", ["plain", "source"])
+def test_parts_keep_the_mode_that_the_factory_gave_them(factory: str, tmp_path: Path) -> None:
+    text = """
+        import torch
+        from fx2onnx.sources import Source
+        def plain():
+            module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4)).train()
+            module[1].eval()
+            return module, (torch.ones(3, 4),)
+        def source(): return Source("net", *plain())
+    """
+    with factories(tmp_path, own_modes=textwrap.dedent(text)):
+        given = ("--loss", "mse", "--optimizer", "sgd", "--no-verify", "-o", tmp_path / "out")
+        done = invoke("export-training", f"own_modes:{factory}", *given)
+        assert done.exit_code == 0, done.output
+        changed = [output.name for output in InferenceSession(str(tmp_path / "out/train_step.onnx")).get_outputs()]
+    assert [name for name in changed if "running_mean" in name] == ["2.running_mean.next"]
 
 
 @pytest.mark.long

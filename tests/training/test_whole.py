@@ -126,11 +126,36 @@ class Twice(nn.Sequential):
         return super().forward(super().forward(x) + x)  # type: ignore[no-any-return]
 
 
+class WithoutGradients(nn.Sequential):
+    """A backbone under no_grad, and a head."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = self[0](x).relu()
+        return self[1](x)  # type: ignore[no-any-return]
+
+
+def frozen_norm(kind: type[nn.Sequential] = nn.Sequential, *before: nn.Module) -> nn.Module:
+    """Nothing that is trained stands before the batch norm, so that no gradient reads its statistics."""
+    return kind(nn.Sequential(*before, nn.BatchNorm1d(4)).requires_grad_(False), nn.Linear(4, 2))
+
+
 @pytest.mark.long_cases("read")
-@pytest.mark.parametrize("make", [Normalised, lambda: Twice(nn.BatchNorm1d(4))], ids=["read", "twice"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Normalised,
+        lambda: Twice(nn.BatchNorm1d(4)),
+        frozen_norm,
+        lambda: frozen_norm(nn.Sequential, nn.Linear(4, 4)),
+        lambda: frozen_norm(WithoutGradients),
+    ],
+    ids=["read", "twice", "frozen", "frozen-linear", "no_grad"],
+)
 def test_running_statistics_at_their_time(make: Callable[[], nn.Module]) -> None:
     module = make().train()
-    training = fx2onnx.Training(squared, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    training = fx2onnx.Training(squared, optimizer=torch.optim.SGD(trained, lr=0.1))
     fx2onnx.export(module, (drawn(6, 4),), training=training, verify=True)
 
 

@@ -25,7 +25,7 @@ from fx2onnx.capture.recording.meta_cache import TensorType
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
-from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.dispatch import no_dispatch, no_modes
 from fx2onnx.torchcompat.frames import ENGINE_CODE, nodes_made, running_node, user_location
 from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload
@@ -318,7 +318,7 @@ class RunningStatistics:
         for updates in waiting.values():
             for running, _, _ in updates:
                 tracer.values.view_of(running).memory.late = None
-        with torch.no_grad():
+        with no_modes(), tracer.values.fake_mode, torch.no_grad():  # also where forward has ended, outside of any call
             for (momentum, _), updates in waiting.items():
                 with tracer.values.at(updates[0][2]):
                     old = tracer.record(aten.cat.default, ([running for running, _, _ in updates],), {})

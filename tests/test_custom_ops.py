@@ -232,3 +232,44 @@ def test_an_operator_without_tensors_gives_its_number() -> None:
 
     result = fx2onnx.export(forward, (X,), verify=True)
     assert [node.op_type for node in result.model.graph] == ["Mul"]
+
+
+@pytest.mark.long_cases("powers-wrong", "difference-right", "difference-wrong")
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
+@pytest.mark.parametrize("kind", ["powers", "difference"])
+def test_rounding_inside_an_operator_is_no_fault(kind: str, is_wrong: bool) -> None:
+    """Large inputs make a softmax of what the operator's own rounding leaves; an operator that computes something else is found."""
+    name = f"{kind}_{is_wrong}"
+
+    @torch.library.custom_op(f"{DOMAIN}::{name}", mutates_args=())
+    def implementation(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        off = a.unsqueeze(-2) - b
+        return off.abs().pow(3).sum(-1).pow(1 / 3) if kind == "powers" else off.square().mean(-1).sqrt()
+
+    @implementation.register_fake
+    def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a.new_empty((*a.shape[:-1], b.shape[-2]))
+
+    def translated(op: Any, a: Any, b: Any) -> Any:
+        off = op.Abs(op.Sub(op.Unsqueeze(a, axes=[-2]), b))
+        power = 3.0 if kind == "powers" else 2.0
+        reduced = op.ReduceSum if kind == "powers" else op.ReduceMean
+        found = op.Pow(
+            reduced(op.Pow(off, op.const(power, op.dtype(a))), axes=[-1], keepdims=0), op.const(1 / power, op.dtype(a))
+        )
+        return op.Mul(found, op.const(1.0001, op.dtype(a))) if is_wrong else found
+
+    overload = getattr(torch.ops.fx2onnx_tests, name).default
+    translated.__doc__ = f"{name}(Tensor a, Tensor b) -> Tensor"
+
+    class Distances(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("places", torch.linspace(-1.3, 2.1, 15).reshape(5, 3).sin())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return overload(x, self.places).softmax(-1)  # type: ignore[no-any-return]
+
+    module, given = Distances(), (torch.linspace(-2, 3, 12).reshape(4, 3).cos(),)
+    result = fx2onnx.export(module, given, dynamic_shapes=({0: "n"},), custom_translations={overload: translated})
+    assert verify(result, module, given).ok != is_wrong

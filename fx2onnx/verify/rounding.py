@@ -112,6 +112,10 @@ _MOST_FREQUENT = "mode"
 """Gives a place of the most frequent number of an axis, any of its places."""
 
 
+_KNOWN = frozenset(["aten", "prims", "quantized", "quantized_decomposed", "torchao", "mkldnn", "mkldnn_prepacked"])
+"""Namespaces whose operators are in these tables, or only move numbers. Another's are as well-conditioned as they show: what they
+are given and what they give is off by rounding, since nobody sees the sums inside.
+"""
 _DRAWN = 999_983
 """Numbers drawn at once; a prime, so that rows do not get the same ones."""
 _SPREADING = 2_654_435_761
@@ -164,7 +168,8 @@ class Moved(EagerMode):
 
     def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.rpartition("::")[2]
+        is_foreign = func.namespace not in _KNOWN and not func._schema.is_mutable
+        name = func._schema.name if is_foreign else func._schema.name.rpartition("::")[2]
         if name in CHOICES and not kwargs.get("stable") and len(func._schema.returns) == 2:
             return self._chosen(name, func, args, kwargs)
         if name == _MOST_FREQUENT:
@@ -183,8 +188,9 @@ class Moved(EagerMode):
             args = (args[0], args[1] + self._jittered(args[1].abs() + 1) - (args[1].abs() + 1), *args[2:])
         if not self._units:
             self.has_singular = self.has_singular or is_singular(name, args)
-        elif is_conditioned(name):
-            args = pytree.tree_map_only(torch.Tensor, functools.partial(self._off, name), tuple(args))
+        elif is_conditioned(name) or is_foreign:
+            off = functools.partial(self._off, name)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, off, (tuple(args), kwargs))
         beside = TERMS[name](func, args, kwargs) if self._units and name in TERMS else None
         units = self._units_of_transform(name, args) if name in _TRANSFORMS else self._units
         result = func(*args, **kwargs)
@@ -196,7 +202,7 @@ class Moved(EagerMode):
             return self._moved(result, name)
         if name in _QUANTIZING or func.namespace == "quantized":
             return self._stepped(result)
-        if name in _PLAIN or name in _SUMS or name in _TRANSFORMS or is_conditioned(name):
+        if name in _PLAIN or name in _SUMS or name in _TRANSFORMS or is_conditioned(name) or is_foreign:
             for value in pytree.tree_leaves(result):
                 if (
                     isinstance(value, torch.Tensor)

@@ -82,6 +82,18 @@ _CHECKS: dict[str, Callable[[Call], None]] = {
 }
 
 
+_DIVISORS = {"Div": 1, "Mod": 1, "Reciprocal": 0}
+"""The place of the operand that must not be 0."""
+
+
+def is_seen(op_type: str, kind: str, outputs: list[Any], operands: list[Any]) -> bool:
+    """Return whether the numbers of one run show the fault at this operator: what it was given does not have it already."""
+    if kind == "division" and op_type in _DIVISORS:
+        divisor = operands[_DIVISORS[op_type]]
+        return isinstance(divisor, np.ndarray) and bool((divisor == 0).any())
+    return seen_fault(outputs, operands) is not None
+
+
 def seen_fault(outputs: list[Any], operands: list[Any]) -> tuple[str, str] | None:
     """The fault that the numbers of one run show: NaN of numbers, or an infinity of finite ones."""
     floats = [[_wide(each) for each in arrays if _is_float(each)] for arrays in (outputs, operands)]

@@ -25,7 +25,7 @@ from fx2onnx.irx.names import scope_of, source_of
 from fx2onnx.judge.engines import ENGINES
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
 from fx2onnx.proof import span_products  # noqa: F401  (whose rules register themselves)
-from fx2onnx.proof.domains import check_domain, seen_fault
+from fx2onnx.proof.domains import check_domain, is_seen, seen_fault
 from fx2onnx.proof.nodes import Array, attributes_of, reads_of
 from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.spans import RULES, Call, Interval, unit_of
@@ -154,6 +154,11 @@ class _Walk:
         self.lost = False
         self.loose: set[str] = set()
         """Values whose shape may depend on data."""
+        self.comparisons = {
+            node.output[0]: node
+            for node in file.proto.graph.node
+            if node.op_type in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+        }
 
     def _start(self, ranges: Mapping[str, tuple[float, float]], sizes: Mapping[str, int]) -> None:
         """Spans of the inputs, and what a few inputs give at each node."""
@@ -215,7 +220,17 @@ class _Walk:
             raise LookupError(node.op_type)
         args = [self.spans[name] if name else None for name in node.input]
         dtype = np.asarray(self.samples[0][next(filter(None, node.output))]).dtype
-        return Call(node.op_type, opset, attrs, args, len(node.output), dtype, notes)
+        extreme = self._extreme(node)
+        args = args[1:] if extreme else args
+        return Call(extreme or node.op_type, opset, attrs, args, len(node.output), dtype, notes)
+
+    def _extreme(self, node: onnx.NodeProto) -> str:
+        """Max or Min for a Where that picks the larger or the smaller of the two numbers that it compares; else nothing."""
+        compared = self.comparisons.get(node.input[0]) if node.op_type == "Where" else None
+        pair = [] if compared is None else list(compared.input)
+        if compared is None or list(node.input[1:]) not in (pair, pair[::-1]):
+            return ""
+        return "Max" if compared.op_type.startswith("Greater") == (node.input[1] == pair[0]) else "Min"
 
     def _node(self, node: onnx.NodeProto, notes: list[tuple[str, str]]) -> Sequence[Interval | None]:
         """The spans of a node's outputs; None where a value has no numbers."""
@@ -227,7 +242,7 @@ class _Walk:
                 return fixed
             call = self._call(node, notes)
             check_domain(call)
-            made = RULES[node.op_type](call)
+            made = RULES[call.op_type](call)
             spans = made if isinstance(made, list) else [made]
             return [*spans, *[self._unknown(name) for name in node.output[len(spans) :]]]
         except (LookupError, ValueError, TypeError, AssertionError):
@@ -289,15 +304,25 @@ class _Walk:
 
     def _seen(self, node: onnx.NodeProto, sample: Mapping[str, Any]) -> tuple[str, str] | None:
         """The fault that one sampled input shows at a node, where the bounds do not tell."""
-        operands = [sample.get(name, self.file.constants.get(name)) for name in (*node.input, *reads_of(node))]
-        found = seen_fault([sample.get(name) for name in node.output], operands)
+        found = seen_fault(*self._numbers(node, sample))
         return None if found is None else (found[0], f"{node.op_type} {found[1]}")
+
+    def _numbers(self, node: onnx.NodeProto, sample: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+        """The outputs and the operands of a node on one sampled input."""
+        operands = [sample.get(name, self.file.constants.get(name)) for name in (*node.input, *reads_of(node))]
+        return [sample.get(name) for name in node.output], operands
 
     def _finding(self, node: onnx.NodeProto, kind: str, problem: str, most: float = np.inf) -> RangeFinding:
         name, metadata = node.name or node.output[0], _metadata(node)
-        arrays = [np.asarray(each[out]) for each in self.samples[1:] for out in node.output if out in each]
-        wide = [array.astype(np.float64) for array in arrays if array.dtype.kind not in "OUSb"]
-        is_shown = self.failed if kind == "index" else any(not (np.abs(array) < most).all() for array in wide)
+        runs = [self._numbers(node, sample) for sample in self.samples[1:]]
+        arrays = [np.asarray(each) for outputs, _ in runs for each in outputs if each is not None]
+        if kind == "index":
+            is_shown = self.failed
+        elif most < np.inf:
+            wide = [array.astype(np.float64) for array in arrays if array.dtype.kind not in "OUSb"]
+            is_shown = any(not (np.abs(array) < most).all() for array in wide)
+        else:
+            is_shown = any(is_seen(node.op_type, kind, *run) for run in runs)
         return RangeFinding(kind, problem, node.op_type, name, scope_of(name, metadata), source_of(metadata), is_shown)
 
     def _widen(self, node: onnx.NodeProto) -> None:

@@ -186,6 +186,31 @@ def test_findings_of_small_graphs(tmp_path: Path, nodes: Any, low: float, high: 
     assert {each.kind for each in found.findings} == kinds
 
 
+@pytest.mark.parametrize(
+    ("nodes", "shown"),
+    [
+        ([node("ReduceSum", "hidden", "y")], set()),
+        ([node("Abs", "x", "a"), node("Div", "hidden", "a", "y")], set()),
+        ([node("ReduceSum", "x", "a"), node("Div", "hidden", "a", "y")], {("Div", False)}),
+        ([node("Softmax", "hidden", "s"), node("Abs", "x", "a"), node("Div", "s", "a", "y")], {("Softmax", True)}),
+        ([node("Greater", "c", "x", "g"), node("Where", "g", "c", "x", "p"), node("Div", "c", "p", "y")], set()),
+        ([node("Less", "x", "c", "g"), node("Where", "g", "c", "x", "p"), node("Div", "c", "p", "y")], set()),
+        (
+            [node("Less", "x", "c", "g"), node("Where", "g", "x", "c", "p"), node("Div", "c", "p", "y")],
+            {("Div", False)},
+        ),
+        ([node("Sub", "x", "x", "z"), node("Div", "hidden", "z", "y")], {("Div", True)}),
+    ],
+)
+def test_a_fault_is_shown_where_it_begins(tmp_path: Path, nodes: Any, shown: set[tuple[str, bool]]) -> None:
+    """Infinities of a mask are nobody's fault, and a division behind them causes nothing."""
+    masked = np.full((1, 3), -np.inf, np.float32)
+    onnx.save(graph_of(nodes, ["batch", 3], c=np.float32(0.1), hidden=masked), tmp_path / "m.onnx")
+    low = 0.5 if any(each.op_type == "Abs" for each in nodes) else -1.0
+    found = fx2onnx.value_ranges(tmp_path / "m.onnx", {"x": (low, 2)}, sizes={"batch": 1})
+    assert {(each.op_type, each.is_shown) for each in found.findings} == shown
+
+
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_recurrent_outputs_have_bounds(tmp_path: Path, op: str, gates: int) -> None:
     """What stands behind them has bounds, too, which hold on random inputs."""

@@ -154,8 +154,8 @@ def testcase(
 ) -> dict[str, list[str]]:
     """Write a model with inputs and outputs as an ONNX test directory: ``model.onnx`` and ``test_data_set_0``.
 
-    model: a path, or an ``ExportResult``. module, args, kwargs: the PyTorch module and its example inputs, whose outputs are
-    expected. Without a module the runner runs on ``feeds``, arrays or .npy files by the names of inputs, and on random inputs
+    model: as ``verify`` takes it. module, args, kwargs: the PyTorch module and its example inputs, whose outputs are expected,
+    with the weights of ``model`` where these are quantized, and in its dtypes. Without a module the runner runs on ``feeds``, arrays or .npy files by the names of inputs, and on random inputs
     where there are none: ``dims`` are sizes of dynamic dimensions. weights: ``full``, or ``statistics``: random numbers like them.
 
     Returns: the names of ``inputs`` and ``outputs``. Raises: ``UserError``, then ``folder`` is not made.
@@ -169,9 +169,11 @@ def testcase(
         case = _case_of_feeds(model, feeds or {}, dims or {}, seed)
     else:
         require("torch")
-        from fx2onnx.verify.samples import case_of_module
+        from fx2onnx.irx.given import as_file
+        from fx2onnx.verify.module_case import case_of_module
 
-        case = case_of_module(_opened(model), module, args, kwargs)
+        with as_file(model) as path:
+            case = case_of_module(_opened(model), path, module, args, kwargs)
     write_case(folder, case, weights=weights)
     return {"inputs": sorted(case.feeds), "outputs": sorted(case.outputs)}
 

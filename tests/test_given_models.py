@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import fx2onnx
+from tests.cli.support import invoke
 
 _X = torch.ones(2, 3)
 _MODULE = torch.nn.Linear(3, 2)
@@ -63,3 +64,27 @@ def test_a_statement_is_about_a_written_export(tmp_path: Path) -> None:
     assert fx2onnx.attest(written)["subject"][0]["name"] == "own.onnx"
     with pytest.raises(fx2onnx.Fx2OnnxError, match="E001"):
         fx2onnx.attest(_PROTO)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quantize": "int8"},
+        {"quantize": "int4"},
+        {"dtype": "float16"},
+        {"dtype": "mixed"},
+        {"dtype": "bfloat16", "io": "float32"},
+    ],
+)
+def test_a_case_of_a_smaller_file_is_what_the_file_computes(options: dict[str, Any], tmp_path: Path) -> None:
+    """PyTorch's outputs have the file's weights and dtypes, so that a run of the case agrees."""
+    torch.manual_seed(0)
+    module, x = (
+        torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8)),
+        torch.randn(2, 64),
+    )
+    fx2onnx.export(module, (x,), tmp_path / "m.onnx", **options)
+    fx2onnx.testcase(tmp_path / "m.onnx", tmp_path / "case", module=module, args=(x,))
+    done = invoke("run", tmp_path / "case")
+    assert done.exit_code == 0, done.output

@@ -93,6 +93,7 @@ def run_command(
         with stages.stage(f"load {file.name}"):
             session = _session(file, engine or "runner", prefix)
         shown: dict[str, Any] = {"file": str(file), "model": session.get_modelmeta().graph_name, "engine": engine}
+        metadata = session.get_modelmeta().custom_metadata_map
         _dump_before(session, shown, dump_graph, dump_dag, json_output)
         runs = _feeds(session, folders, input, dim, seed)
         names = [item.name for item in session.get_outputs()]
@@ -112,14 +113,14 @@ def run_command(
             if not (json_output or quiet):
                 run_data.print_results(f"{shown['model']}  ({file.name})", data.feeds, described)
             if folders and data.wanted:
-                run_data.assert_outputs(outputs, data.wanted, rtol, atol, str(data.folder))
+                run_data.assert_outputs(outputs, data.wanted, rtol, atol, str(data.folder), metadata)
                 if not (json_output or quiet):
                     print_text(f"equal to {data.folder} ({run_data.tolerances(rtol, atol)})\n")
         rows = _finish_profile(session, prefix, trace) if prefix else []
     if output is not None:
         _save(output, outputs)
     if assert_outputs is not None:
-        run_data.assert_outputs(outputs, read_npz(assert_outputs), rtol, atol, str(assert_outputs))
+        run_data.assert_outputs(outputs, read_npz(assert_outputs), rtol, atol, str(assert_outputs), metadata)
     _show_rest(session, shown, sets, rows if profile else [], dump_ir, json_output)
 
 

@@ -24,6 +24,7 @@ from fx2onnx.cli.progress import print_rows
 from fx2onnx.judge.arrays import close_problem, first_problem
 from fx2onnx.judge.constants import ATOL
 from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.precision.options import EPSILONS, word_in
 
 _UNREADABLE = (DecodeError, OSError, ValueError, TypeError, KeyError, EOFError)
 """The exceptions of protobuf, onnx and NumPy for a damaged file."""
@@ -104,22 +105,26 @@ def _read_value(path: Path, type_text: str) -> Any:
 
 
 def assert_outputs(
-    given: Mapping[str, Any], wanted: Mapping[str, Any], rtol: float, atol: float | None, source: str
+    given: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    rtol: float,
+    atol: float | None,
+    source: str,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Raise VerificationError E501 unless every wanted output is there, equal in dtype, shape and, within tolerance, value.
 
-    Without ``atol`` numbers may differ by some rounding errors of the output's largest one: sums that end near 0 do.
+    Without ``atol`` numbers may differ by some rounding errors of the output's largest one: sums that end near 0 do. ``metadata`` of
+    the model may say that it computes in 16 bits, whose rounding these are then.
     A wanted name that the model does not have is UserError E401: the file belongs to another model.
     """
     unknown = [name for name in wanted if name not in given]
     if unknown or not wanted:
         what = f"the model has no output '{unknown[0]}'" if unknown else "there is nothing to compare with"
         raise UserError("E401", f"{what} ({source})", next=f"outputs: {', '.join(given)}")
-    faults = {
-        name: fault
-        for name in wanted
-        if (fault := first_problem(given[name], wanted[name], partial(_problem, rtol=rtol, atol=atol)))
-    }
+    epsilon = EPSILONS.get(word_in(metadata or {}), 0.0)
+    same = partial(_problem, rtol=rtol, atol=atol, epsilon=epsilon)
+    faults = {name: fault for name in wanted if (fault := first_problem(given[name], wanted[name], same))}
     if faults:
         raise VerificationError(
             "E501",
@@ -134,13 +139,15 @@ def tolerances(rtol: float, atol: float | None) -> str:
     return f"rtol {rtol:g}, atol {'by the largest value' if atol is None else f'{atol:g}'}"
 
 
-def _problem(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], rtol: float, atol: float | None) -> str:
-    """The difference of two arrays in words; empty if they agree."""
+def _problem(
+    one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], rtol: float, atol: float | None, epsilon: float
+) -> str:
+    """The difference of two arrays in words; empty if they agree. ``epsilon``: of the dtype that computes, where it is a narrower one."""
     if atol is None:
         is_real = other.dtype.kind == "f" or other.dtype.name == "bfloat16"
         finite = np.abs(other[np.isfinite(other)]) if is_real else np.zeros(0)
         scale = float(finite.max()) if finite.size else 0.0
-        atol = max(ATOL, ROUNDINGS * float(ml_dtypes.finfo(other.dtype).eps) * scale) if is_real else ATOL
+        atol = max(ATOL, ROUNDINGS * max(float(ml_dtypes.finfo(other.dtype).eps), epsilon) * scale) if is_real else ATOL
     return close_problem(one, other, rtol, atol)
 
 

@@ -6,26 +6,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import torch
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.capture.driver import as_module
-from fx2onnx.capture.python.held_names import Names
-from fx2onnx.capture.python.inputs import bind, normalise_args
-from fx2onnx.capture.python.module_state import snapshot_of
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.sets import EVERY, LARGEST, SizeSet
 from fx2onnx.sizes.stated import SizeCondition, allowed_sizes, sizes_near
 from fx2onnx.sizes.text import Root, parse_dim, root_of, size_of
-from fx2onnx.torchcompat.modules import ModuleTree
-from fx2onnx.verify.eager import as_array, in_mode, outputs_of
 from fx2onnx.verify.marks import NONE, Marks
-from fx2onnx.verify.on_cpu import on_cpu
-from fx2onnx.verify.testcase import Case
 from fx2onnx.verify.values import AT_SAMPLE_SIZES, ENDS, Values
 
 MOST_BORDERS = 2
@@ -376,25 +365,3 @@ def _says(text: str, size: int, sizes: Mapping[str, int]) -> bool:
     """Return whether the text is an expression of known sizes, which gives this one."""
     dim = parse_dim(text)
     return isinstance(dim, Dim) and dim.symbols() <= set(sizes) and size_of(dim, sizes) == size
-
-
-def case_of_module(model: ir.Model, module: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Case:
-    """The model with the module's sample call: its inputs, and what eager PyTorch gives. Raises UserError E001, E101."""
-    root = as_module(module)
-    arguments = bind(root.forward, *normalise_args(root, args, kwargs), None)
-    arrays = {leaf.name: as_array(leaf.tensor) for leaf in arguments.leaves}
-    state = {name: as_array(tensor) for name, tensor in Names(snapshot_of(ModuleTree(root))).tensors().items()}
-    names = [value.name or "" for value in model.graph.inputs if not value.is_initializer()]
-    missing = [name for name in names if name not in arrays and name not in state]
-    if missing:
-        raise UserError(
-            "E001",
-            f"the module has no argument for the input '{missing[0]}'",
-            why=f"its tensors are {', '.join(arrays)}",
-            next="export with names that are those of forward, or give the inputs as files",
-        )
-    with in_mode(root, training=False), on_cpu(root, (args, kwargs)):
-        results = outputs_of(root, arguments, [leaf.tensor.detach().cpu() for leaf in arguments.leaves])
-    outputs = [value.name or "" for value in model.graph.outputs]
-    feeds = {name: arrays[name] if name in arrays else state[name] for name in names}
-    return Case(model, feeds, dict(zip(outputs, map(as_array, results), strict=False)))

@@ -26,7 +26,7 @@ def as_file(model: Any) -> Iterator[str]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="fx2onnx-given-", ignore_cleanup_errors=True) as folder:
-        path = os.path.join(folder, "model.onnx")
+        path = os.path.join(folder, "given.onnx")
         held = model if isinstance(model, ir.Model) else getattr(getattr(model, "owned", None), "model", None)
         content = content_of(model)
         if held is not None:  # large weights go beside the file

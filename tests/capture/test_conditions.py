@@ -34,6 +34,15 @@ def test_strides_need_nothing_of_sizes() -> None:
     assert result.report.assumptions == []
 
 
+@pytest.mark.parametrize("batch", [2, 3, 4, 8])
+def test_a_view_that_mixes_axes_needs_nothing_of_them(batch: int) -> None:
+    """torch compares axis by axis: a batch that fits the new axes there was a condition."""
+    others = [(torch.randn(rows, 2, 8),) for rows in (1, 5, 6)]
+    for reshape in (lambda x: x.reshape(4, len(x), 4), lambda x: x.view(2, len(x), 8) + x.view(2, len(x), 8).flip(0)):
+        result = check(reshape, (torch.randn(batch, 2, 8),), others=others, dynamic_shapes=({0: "batch"},))
+        assert result.report.assumptions == []
+
+
 class UNet(torch.nn.Module):
     def __init__(self, depth: int, how: str, channels: int = 4) -> None:
         super().__init__()

@@ -122,9 +122,14 @@ def _of_computed(
 ) -> object:
     """The reshaped tensor of computed sizes if the numbers of elements are equal, as eager PyTorch needs; else
     NotImplemented, so that torch's own code refuses it."""
-    if not _has_computed((*dims, *target)):
-        return NotImplemented
     env, needed = tracer.sizes, None
+    if not _has_computed((*dims, *target)):
+        is_contiguous = list(map(unwrap, tensor.stride())) == list(contiguous_strides(dims))
+        is_open = any(isinstance(size, Dim) for size in dims) and -1 not in target
+        if not (is_open and is_contiguous) or product(list(dims)) != product(target):
+            return NotImplemented
+        made = _view_of(tracer, tensor, target, contiguous_strides(target))  # torch's own code compares axes on its way
+        return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
     if target.count(-1) == 1:
         count, given = product(list(dims)), product([size for size in target if size != -1])
         if given == 0:

@@ -68,19 +68,19 @@ def test_a_result_opens_as_a_session() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [fx2onnx.lint, lambda it: fx2onnx.optimize(it, verify=False).after.nodes, fx2onnx.runner.InferenceSession]
+    "verb",
+    [
+        fx2onnx.lint,
+        fx2onnx.inspect,
+        lambda it: fx2onnx.diff(it, it),
+        lambda it: fx2onnx.optimize(it, verify=False).after.nodes,
+        fx2onnx.runner.InferenceSession,
+    ],
 )
 def test_a_result_is_taken_as_a_model(verb: Any) -> None:
     program = exported(Net().eval())
     found, wanted = verb(program), verb(program.model_proto)
     assert type(found) is type(wanted)
-
-
-@pytest.mark.parametrize("verb", [fx2onnx.inspect, lambda it: fx2onnx.diff(it, it)])
-def test_a_result_is_saved_where_a_path_is_needed(verb: Any) -> None:
-    with pytest.raises(UserError, match="save it first") as caught:
-        verb(exported(Net().eval()))
-    assert caught.value.code == "E301"
 
 
 def test_state_that_is_an_input_has_its_first_value() -> None:

@@ -106,6 +106,17 @@ def _operators(module: Block, tokens: int = 7, **options: Any) -> list[str]:
     "transformers.integrations.moe:grouped_mm_experts_forward",
     "transformers.integrations.moe:batched_mm_experts_forward",
 )
+def test_files_that_are_not_fused_have_one_scan_over_the_experts() -> None:
+    with seeded(0):
+        for name in ("grouped_mm", "batched_mm"):
+            found = _operators(Block(_experts(), _mixtral, name), fused=False)
+            assert (found.count("Scan"), found.count("MoE")) == (1, 0)
+
+
+@pytest.mark.compares(
+    "fused transformers.integrations.moe:grouped_mm_experts_forward",
+    "fused transformers.integrations.moe:batched_mm_experts_forward",
+)
 def test_both_implementations_are_one_operator() -> None:
     with seeded(0):
         found = [_operators(Block(_experts(), _mixtral, name)) for name in ("grouped_mm", "batched_mm")]

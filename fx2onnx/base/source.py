@@ -62,6 +62,15 @@ def line_of(file: str, line: int) -> str:
     return "".join(lines_of(file)[line - 1 : line]) if line > 0 else ""
 
 
+def file_of(module: object) -> str | None:
+    """The file of a module in ``sys.modules``. A module may import others when it is asked for an attribute; it is not."""
+    try:
+        file = vars(module).get("__file__")
+    except TypeError:  # other objects stand there, too, and None
+        return None
+    return file if isinstance(file, str) else None
+
+
 def place_of(function: Callable[..., Any]) -> str:
     """``file:line`` of a function's definition, below its decorators, for messages."""
     code = getattr(inspect.unwrap(function), "__code__", None)

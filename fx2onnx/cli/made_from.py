@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from fx2onnx.base import plugins
 from fx2onnx.base.metadata import VERSION
-from fx2onnx.base.source import PACKAGE_FOLDER
+from fx2onnx.base.source import PACKAGE_FOLDER, file_of
 from fx2onnx.cli.job import Job
 from fx2onnx.files.digest import digest_of, known_digest
 from fx2onnx.irx.model_files import is_file_of
@@ -262,8 +262,8 @@ def _closure(roots: Iterable[str], own: str) -> dict[str, ModuleType]:
 
 
 def _is_local(name: str, module: ModuleType, own: str) -> bool:
-    path = getattr(module, "__file__", None)
-    if not isinstance(path, str) or name == "__main__" or not os.path.isfile(path):
+    path = file_of(module)
+    if path is None or name == "__main__" or not os.path.isfile(path):
         return False
     return (bool(own) and name.partition(".")[0] == own) or not is_library(os.path.abspath(path))
 
@@ -341,9 +341,7 @@ def _counts(path: str, job: Job) -> bool:
 
 def _is_loaded_source(path: str) -> bool:
     """Return whether the path is a loaded module's, which counts where it is among those of the job alone."""
-    return path.endswith(".py") and any(
-        getattr(module, "__file__", None) == path for module in list(sys.modules.values())
-    )
+    return path.endswith(".py") and any(file_of(module) == path for module in list(sys.modules.values()))
 
 
 def _shown(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from studies.third_party.spec import Applied, Row, apply, at, call, first, row, tensors
+from studies.third_party.spec import Applied, Row, apply, at, call, first, row, tensors, trained
 
 # fmt: off
 
@@ -206,7 +206,7 @@ PHYSICS = [
     row("stable_baselines3", "NatureCNN", lambda: at("stable_baselines3.common.torch_layers.NatureCNN")(at("gymnasium.spaces.Box")(0, 255, (3, 64, 64), "uint8"), 16), "unit batch 3 64 64"),
     row("torchrl", "MLP", call("torchrl.modules.MLP", in_features=4, out_features=2, num_cells=[8]), "batch 4"),
     row("torchrl", "ConvNet", call("torchrl.modules.ConvNet", in_features=3, num_cells=[4, 4], kernel_sizes=3), "batch 3 32 32"),
-    row("torchrl", "DuelingCnnDQNet", call("torchrl.modules.DuelingCnnDQNet", out_features=3, cnn_kwargs={"in_features": 3, "depth": 1, "num_cells": [4], "kernel_sizes": 3, "strides": 1}, mlp_kwargs={"depth": 1, "num_cells": [8]}), "batch 3 16 16"),
+    trained(row("torchrl", "DuelingCnnDQNet", call("torchrl.modules.DuelingCnnDQNet", out_features=3, cnn_kwargs={"in_features": 3, "depth": 1, "num_cells": [4], "kernel_sizes": 3, "strides": 1}, mlp_kwargs={"depth": 1, "num_cells": [8]}), "batch 3 16 16")),
     row("torchrl", "DecisionTransformer", lambda: _decisions(), "batch length 3", "batch length 2", "batch length 1"),
     row("torchrl", "DTActor noisy linear", call("torchrl.modules.NoisyLinear", 4, 2), "batch 4"),
     row("botorch", "SingleTaskGP", lambda: _surrogate(), "rows 2"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from studies.third_party.spec import Applied, Row, apply, at, call, first, row, tensors
+from studies.third_party.spec import Applied, Row, apply, at, call, first, row, tensors, trained
 
 # fmt: off
 
@@ -116,7 +116,7 @@ SERIES = [
     _tsai("MLP", 3, 2, 32),
     row("tsai", "PatchTST", call("tsai.models.PatchTST.PatchTST", c_in=3, c_out=3, seq_len=32, pred_dim=8, n_layers=1, n_heads=2, d_model=16, d_ff=16, patch_len=8, stride=4), "batch 3 32"),
     row("tsai", "LSTM_FCN", call("tsai.models.RNN_FCN.LSTM_FCN", 3, 2, 32), "batch 3 32"),
-    row("tsai", "MiniRocketFeatures", call("tsai.models.MINIROCKET_Pytorch.MiniRocketFeatures", 3, 32, num_features=168), "batch 3 32"),
+    trained(row("tsai", "MiniRocketFeatures", call("tsai.models.MINIROCKET_Pytorch.MiniRocketFeatures", 3, 32, num_features=168), "batch 3 32")),
     row("gluonts", "SimpleFeedForwardModel", lambda: first(at("gluonts.torch.model.simple_feedforward.module.SimpleFeedForwardModel")(prediction_length=4, context_length=12, hidden_dimensions=[8])), "batch 12"),
     row("gluonts", "DLinearModel", lambda: first(at("gluonts.torch.model.d_linear.module.DLinearModel")(prediction_length=4, context_length=12, hidden_dimension=8)), "batch 12", "unit batch 12"),
     row("gluonts", "PatchTSTModel", lambda: first(at("gluonts.torch.model.patch_tst.module.PatchTSTModel")(prediction_length=4, context_length=16, patch_len=4, stride=4, padding_patch="end", d_model=8, nhead=2, dim_feedforward=8, dropout=0.0, activation="relu", norm_first=False, num_encoder_layers=1, num_feat_dynamic_real=0, scaling="mean")), "batch 16", "unit batch 16"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,8 @@ class Row:
     inputs: tuple[str, ...]
     other: Sizes = field(default_factory=dict)
     """Sizes to try in place of those of ``OTHER``: some models take few."""
+    learns: bool = False
+    """True if the first call sets weights or statistics: the module is exported after it, as after a training."""
 
     @property
     def name(self) -> str:
@@ -79,6 +81,11 @@ class Row:
 
 def row(package: str, model: str, build: Callable[[], nn.Module], *inputs: str, **other: int) -> Row:
     return Row(package, model, build, inputs, other)
+
+
+def trained(row: Row) -> Row:
+    """``row`` of a module whose first call sets weights or statistics."""
+    return replace(row, learns=True)
 
 
 def call(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from studies.third_party.spec import Applied, Row, apply, at, call, first, row
+from studies.third_party.spec import Applied, Row, apply, at, call, first, row, trained
 
 # fmt: off
 
@@ -57,7 +57,7 @@ ATTENTION = [
     row("performer_pytorch", "Performer, causal", call("performer_pytorch.Performer", dim=32, depth=1, heads=2, dim_head=16, causal=False, generalized_attention=True), *_VECTORS),
     row("linformer", "LinformerLM", call("linformer.LinformerLM", num_tokens=20, dim=32, seq_len=16, depth=1, heads=2, k=4), "int20 batch 16"),
     row("nystrom_attention", "Nystromformer", call("nystrom_attention.Nystromformer", dim=32, dim_head=16, heads=2, depth=1, num_landmarks=4, pinv_iterations=4), *_VECTORS),
-    row("routing_transformer", "RoutingTransformerLM", call("routing_transformer.RoutingTransformerLM", num_tokens=20, dim=32, heads=2, depth=1, max_seq_len=64, window_size=8, causal=False, then=first), "int20 batch 64"),
+    trained(row("routing_transformer", "RoutingTransformerLM", call("routing_transformer.RoutingTransformerLM", num_tokens=20, dim=32, heads=2, depth=1, max_seq_len=64, window_size=8, causal=False, then=first), "int20 batch 64")),
     row("sinkhorn_transformer", "SinkhornTransformerLM", call("sinkhorn_transformer.SinkhornTransformerLM", num_tokens=20, dim=32, heads=2, depth=1, max_seq_len=64, bucket_size=8, causal=False), "int20 batch 64"),
     row("linear_attention_transformer", "LinearAttentionTransformerLM", call("linear_attention_transformer.LinearAttentionTransformerLM", num_tokens=20, dim=32, heads=2, depth=1, max_seq_len=64, causal=False), *_IDS),
     row("memory_efficient_attention_pytorch", "Attention", call("memory_efficient_attention_pytorch.Attention", dim=32, dim_head=16, heads=2, causal=True, memory_efficient=True, q_bucket_size=4, k_bucket_size=4), *_VECTORS),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +91,18 @@ def test_a_real_number_of_data_is_rounded_as_python_does(name: str) -> None:
     for number in (0.5, 1.5, 2.5, 1.49, -0.7, -2.5, 4.0, 1e30 if name in ("int", "round", "floor", "ceil") else 3.0):
         x[0, 0] = number
         agree(module, result.model_proto, (x, n))
+
+
+class Lazy(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        raise ImportError(f"{name} of a package that is not installed")
+
+
+def test_modules_that_import_when_they_are_asked_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lazy_module_of_a_test", Lazy("lazy_module_of_a_test"))
+    result = fx2onnx.export(lambda x: x[: int((x > 0).sum())] * 2, (X,))
+    for (got,) in run_engines(result.model_proto, [X]).values():
+        assert got.shape == X[: int((X > 0).sum())].shape
 
 
 def test_digits_of_a_number_of_data_are_not_said() -> None:

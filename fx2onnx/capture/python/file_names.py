@@ -19,7 +19,7 @@ import torch
 
 from fx2onnx.base.code_patch import THREAD, Why, answers_for_caller, content_of, put_name
 from fx2onnx.base.memoized import Bounded
-from fx2onnx.base.source import SourceLocation, line_of
+from fx2onnx.base.source import SourceLocation, file_of, line_of
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.torchcompat.modules import ModuleTree
 
@@ -175,7 +175,7 @@ _KEEPS_NUMBER = re.compile(r"\b(int|float|round|floor|ceil|trunc)\(|[\w)\]]\[")
 def names_of_file(where: SourceLocation | None) -> frozenset[str]:
     """The names in ``sys.modules`` of the modules whose file is that of the line."""
     file = where.file if where is not None else ""
-    return frozenset(name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == file)
+    return frozenset(name for name, module in list(sys.modules.items()) if file_of(module) == file)
 
 
 _NEVER = frozenset({"torch", "builtins", "fx2onnx", "numpy", *sys.stdlib_module_names})

@@ -19,6 +19,7 @@ from weakref import ReferenceType
 
 import torch
 
+from fx2onnx.base.source import file_of
 from fx2onnx.capture.python.held import space_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.torchcompat.frames import is_user
@@ -157,7 +158,7 @@ def _function(found: object) -> FunctionType | None:
 def _is_of_user(kind: type) -> bool:
     """Return whether a class is of the user's own files, or of none, as in a notebook."""
     name = kind.__module__
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    file = file_of(sys.modules.get(name)) or ""
     is_other = name.partition(".")[0] in ("torch", "fx2onnx") or name in sys.builtin_module_names
     return not is_other and not any(part in file for part in _INSTALLED)
 

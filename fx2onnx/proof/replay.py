@@ -352,7 +352,8 @@ class Replay:
             return True
         mine, its = self.terms[0].get(one), self.terms[1].get(other)
         if mine is not None and mine == its and mine in self.constants:
-            return other in self.terms[0] or other.startswith(f"{one}.")
+            is_of_twin = "merge_equal_nodes" in self.names and mine in {self.terms[0].get(name) for name in self.now}
+            return is_of_twin or other in self.terms[0] or other.startswith(f"{one}.")
         passes = self.names & {*PASSES}
         if mine is None or its is None:
             return bool(passes)  # of a graph inside of a node

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -156,6 +157,25 @@ def test_a_derivation_is_replayed_from_the_file_before(tmp_path: Path) -> None:
     assert found["moved"] >= 0.9 * found["all"]
     assert found["made up"] >= 0.9 * found["all"]
     assert found["left out"] >= 0.85 * found["all"]  # the other entries and passes may take the same nodes away
+
+
+def test_a_folded_weight_of_several_layers_is_derived(tmp_path: Path) -> None:
+    """Layers that share a weight, as ALBERT's: their transposes are merged, and one entry folds all."""
+    layers = "\n".join(
+        f"t{number} = Transpose<perm = [1, 0]>(w)\n m{number} = MatMul(x{number}, t{number})\n"
+        f"i{number} = Identity(m{number})\n j{number} = Identity(i{number})\n x{number + 1} = Tanh(j{number})"
+        for number in range(12)
+    )
+    graph = onnx.parser.parse_graph(f"net (float[N, 256] x0) => (float[N, 256] x12) {{\n{layers}\n}}")
+    weight = np.random.default_rng(0).standard_normal((256, 256), dtype=np.float32)
+    graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "before.onnx")
+    fx2onnx.optimize(tmp_path / "before.onnx", tmp_path / "after.onnx", verify=False)
+    after = onnx.load(tmp_path / "after.onnx")
+    assert not any(node.op_type == "Transpose" for node in after.graph.node)
+    assert any(entry.key == DERIVATION and "FoldWeightTranspose" in entry.value for entry in after.metadata_props)
+    assert fx2onnx.certify(tmp_path / "before.onnx", tmp_path / "after.onnx").ok
 
 
 def test_a_file_that_another_tool_changed_is_no_result_of_its_derivation(after: Path, tmp_path: Path) -> None:

@@ -112,8 +112,12 @@ class Reader:
         arrays = [None if arg is None else self.terms.constants.get(arg) for arg in args]
         if any(array is None and arg is not None for array, arg in zip(arrays, args, strict=True)):
             return None
-        found = evaluated(node, arrays, self.opset)
-        return None if found is None else [self.terms.constant(array) for array in found]
+        texts = tuple(each.SerializeToString(deterministic=True) for each in node.attribute)
+        key = (node.op_type, self.opset, tuple(map(bool, node.output)), texts, tuple(args))
+        if key not in self.terms.folded:  # layers that share weights compute them once
+            found = evaluated(node, arrays, self.opset)
+            self.terms.folded[key] = None if found is None else [self.terms.constant(array) for array in found]
+        return self.terms.folded[key]
 
     def _inside(self, graph: onnx.GraphProto, values: Mapping[str, int], bound: Sequence[Any] = ()) -> list[int]:
         """The terms of the outputs of a graph inside of a node. ``bound``: names its inputs where no others have them."""

@@ -100,6 +100,8 @@ class Terms:
         self._ids: dict[Key, int] = {}
         self._keys: list[Key] = []
         self.constants: dict[int, Array] = {}
+        self.folded: dict[Key, list[int] | None] = {}
+        """The outputs of operators of constants, by operator, attributes and operands; None where they are not computed."""
         self.forms: dict[int, AffineMap | Product] = {}
         self.moves: dict[int, Move] = {}
         self._near: dict[Key, list[tuple[tuple[Number, ...], int]]] = {}

@@ -22,6 +22,8 @@ from torch.utils import _pytree as pytree
 __all__ = ["Key", "Leaf", "Rebuild", "flatten", "pytree", "registered_meanwhile"]
 
 Key = str | int
+_REGISTER_FOR_EXPORT = ("torch", "transformers")
+"""Packages that register classes so that torch.export builds them from its own tensors."""
 _MADE_IN_PYTHON = 1 << 9
 """The flag (``Py_TPFLAGS_HEAPTYPE``) of classes that Python code defines."""
 
@@ -111,7 +113,7 @@ def is_built_otherwise(value: object) -> bool:
     """
     kind = pytree._get_node_type(value)
     registered = pytree.SUPPORTED_NODES.get(kind)
-    if registered is None or kind in pytree.BUILTIN_TYPES or kind.__module__ == "torch.return_types":
+    if registered is None or kind in pytree.BUILTIN_TYPES or kind.__module__.partition(".")[0] in _REGISTER_FOR_EXPORT:
         return False
     inside, context = registered.flatten_fn(value)
     try:

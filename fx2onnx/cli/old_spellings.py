@@ -90,6 +90,8 @@ def _export_form(args: list[str], command_of: Callable[[str], Any]) -> tuple[str
     sources = _positions(args, command_of("export"))
     is_folder = task is not None and _is_folder_task(task)
     name = "export"
+    if len(sources) > 1 and sources[-1].endswith(".onnx"):
+        raise UserError("E001", f"{sources[-1]} is no source", next=f"name the file to write with -o {sources[-1]}")
     if len(sources) > 1 or any(re.fullmatch(PATTERN, source) for source in sources):
         name = "export-many"
         for form, chosen in ((f"--task {task}", is_folder), ("--training", "--training" in flags)):

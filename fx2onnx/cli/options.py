@@ -153,7 +153,7 @@ Bake = Annotated[
     list[str] | None,
     flag(
         "--bake",
-        "Make the values of an example input constants of the file, repeatable. auto: of inputs whose values Python needs.",
+        "Example input whose values are constants of the file, repeatable. auto: of inputs whose values Python needs.",
         INPUTS,
         metavar="NAME",
     ),
@@ -162,7 +162,7 @@ Dynamic = Annotated[
     list[str] | None,
     flag(
         "--dynamic",
-        "Dynamic axes, repeatable: input_ids:0=batch,1=sequence; none; or the default of exports, default: those of the source.",
+        "Dynamic axes, repeatable: input_ids:0=batch,1=sequence; none; default, where there is a source: its own.",
         SIZES,
         metavar="NAME:AXIS=DIM,...",
     ),

@@ -90,6 +90,9 @@ def _is_float(name: str, values: Feeds) -> bool:
 
 def _without_worst(plan: QuantizationPlan, errors: Mapping[str, float], count: int) -> QuantizationPlan:
     worst = sorted(errors, key=lambda name: -errors[name])[:count]
+    if len(worst) == len(plan.places):
+        what = f"keep_worst {count} keeps every weight that could be quantized"
+        raise UserError("E001", what, next=f"keep fewer than the {len(worst)} layers")
     return without(plan, {name: f"its outputs would change by {errors[name]:.2%}" for name in worst})
 
 
@@ -277,7 +280,7 @@ def plan_for(
             "E202",
             f"opset {opset} cannot express {options.kind} weights in blocks of {options.columns_of_block or 'a row'}",
             why=f"DequantizeLinear takes them from opset {least} on",
-            next=f"opset {least}, or --quantize int8 --block 0",
+            next=f"opset {least}, or int8 weights with --block 0",
         )
     if not plan.places:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.kept.items())[:5])

@@ -44,7 +44,7 @@ class Quantize:
         panel=PRECISION,
     )
     exclude: Sequence[str] | str = option(
-        (), "Keep weights whose name fits in float, repeatable.", panel=PRECISION, kind=list[str], metavar="PATTERN"
+        (), "Patterns of names of weights that stay in float.", panel=PRECISION, kind=list[str], metavar="PATTERN"
     )
     format: str = option(
         "auto", "qdq, matmulnbits (onnxruntime's product), or auto: matmulnbits for 2 and 4 bits.", panel=PRECISION
@@ -56,7 +56,7 @@ class Quantize:
     accuracy: bool = option(True, "Measure the quantization error of each layer.", panel=PRECISION)
     calibration: Any = option(
         None,
-        "Inputs of the model by name, to which --quantize fits the weights of matrix products.",
+        "Inputs of the model by name, to which the weights of matrix products are fitted.",
         panel=PRECISION,
         kind=str,
         repr=False,
@@ -104,7 +104,7 @@ class Quantize:
                 "E001",
                 "activations in 8 bits are for onnxruntime's MatMulNBits",
                 why=f"{self.kind} weights in the format {self.format} are other products",
-                next="--quantize int4 or uint4, or int8 with --format matmulnbits",
+                next="int4 or uint4 weights, or int8 with --format matmulnbits",
             )
 
     def _check_method(self) -> None:

@@ -151,6 +151,7 @@ def test_dtype_of_the_file_is_no_option_of_commands_that_read_it(command: tuple[
     [
         (["export", "zoo:mnist_cnn", "-o", "m.onnx", "--block", "32"], "--block is for --quantize"),
         (["optimize", "m.onnx", "o.onnx", "--keep", "Relu"], "--keep is for --dtype"),
+        (["export", "zoo:mnist_cnn", "p.onnx"], "-o p.onnx"),
         (["optimize", "m.onnx"], "OUT is missing"),
         (["optimize", "m.onnx", "o.onnx", "-o", "p.onnx"], "OUT and --output"),
         (["optimize", "m.onnx", "o.onnx", "--dynamic", "default"], "is for a source"),

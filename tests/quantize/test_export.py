@@ -277,7 +277,7 @@ BAD = [
     (lambda: Quantize("int4", format="matmulnbits", block=48), "no block of 48"),
     (lambda: Quantize("int8", keep_worst=-1), "keep_worst"),
     (lambda: Quantize("int4", activations="int4"), "activations 'int4' is not known"),
-    (lambda: Quantize("int8", activations="int8"), "activations in 8 bits"),
+    (lambda: Quantize("int8", activations="int8"), "next  int4 or uint4 weights, or int8 with --format"),
     (lambda: Quantize("nf4", activations="int8"), "activations in 8 bits"),
     (lambda: Quantize("int4", format="qdq", activations="int8"), "activations in 8 bits"),
 ]
@@ -299,6 +299,8 @@ def test_options_that_cannot_be(made: Any, text: str) -> None:
         (nn.Linear(64, 64), {"quantize": Quantize("int8"), "export_params": False}, "E001"),
         (nn.ReLU(), {"quantize": Quantize("int8")}, "E001"),
         (nn.Linear(64, 64), {"quantize": Quantize("int8", keep_worst=1, accuracy=False)}, "E001"),
+        (nn.Linear(64, 64), {"quantize": Quantize("int8", keep_worst=1)}, "E001"),
+        (nn.Linear(64, 64), {"dynamic_shapes": ({0: "n"},), "dynamic_axes": {"input": {0: "n"}}}, "E001"),
     ],
 )
 def test_exports_that_cannot_be_leave_nothing(tmp_path: Path, module: nn.Module, keywords: Any, code: str) -> None:

@@ -36,9 +36,9 @@ def is_plain(dynamic_shapes: object) -> bool:
 def set_dynamic_axes(
     arguments: Arguments, dynamic_shapes: object, dynamic_axes: Mapping[str, Spec] | None
 ) -> Requested:
-    """Fill ``Leaf.axes`` from the user's ``dynamic_shapes`` or ``dynamic_axes``. Raises UserError E105."""
+    """Fill ``Leaf.axes`` from the user's ``dynamic_shapes`` or ``dynamic_axes``. Raises UserError E001, E105."""
     if dynamic_shapes is not None and dynamic_axes is not None:
-        raise UserError("E105", "dynamic_shapes and dynamic_axes are both given", next="give dynamic_shapes only")
+        raise UserError("E001", "dynamic_shapes and dynamic_axes are both given", next="give dynamic_shapes only")
     asked = Requested()
     if dynamic_axes is not None:
         road("other spellings of dynamic sizes").from_dynamic_axes(arguments, dynamic_axes, asked)

@@ -63,7 +63,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "E303": (
         "export the file again with the tool that wrote it; onnx.checker.check_model(PATH, full_check=True) may say more",
     ),
-    "E401": ("fx2onnx show FILE prints the inputs, and session.get_inputs() has them",),
+    "E401": ("fx2onnx inspect FILE prints the inputs, and session.get_inputs() has them",),
     "E402": ("give the runner a kernel with fx2onnx.runner.kernel, or run the file in onnxruntime",),
     "E404": ("raise the limit with an option of the runner where the file is trusted",),
 }

@@ -43,23 +43,28 @@ def check_feeds(graph: Graph, feeds: Mapping[str, Any]) -> None:
     """Raises UserError E401 where a feed is missing or does not fit the graph's shape or another feed."""
     missing = [name for name in graph.inputs if name not in feeds and name not in graph.optional]
     if missing:
-        raise UserError("E401", f"{graph.path.name} needs {missing[0]}", why=_takes(graph))
+        raise UserError("E401", f"{graph.path.name} needs {missing[0]}", why=_takes(graph), next=_inspect(graph))
     bound: dict[str, tuple[int, str]] = {}
     for name, arg in graph.inputs.items():
         if name not in feeds or name in graph.optional:
             continue
         given = shape_of(feeds[name])
-        if len(given) != len(arg.shape):
-            raise UserError("E401", f"{name} is {list(given)}, {graph.path.name} takes {list(arg.shape)}")
+        sizes_differ = any(
+            isinstance(wanted, int) and size != wanted for size, wanted in zip(given, arg.shape, strict=False)
+        )
+        if len(given) != len(arg.shape) or sizes_differ:
+            step = f"give {name} as {list(arg.shape)}"
+            raise UserError("E401", f"{name} is {list(given)}, {graph.path.name} takes {list(arg.shape)}", next=step)
         for axis, (size, wanted) in enumerate(zip(given, arg.shape, strict=True)):
-            if isinstance(wanted, int) and size != wanted:
-                raise UserError("E401", f"{name} is {list(given)}, {graph.path.name} takes {list(arg.shape)}")
             if not isinstance(wanted, str) or not wanted.isidentifier():
                 continue
             first, place = bound.setdefault(wanted, (size, f"axis {axis} of {name}"))
             if first != size:
                 raise UserError(
-                    "E401", f"{wanted} has two sizes", why=f"{first} at {place}, {size} at axis {axis} of {name}"
+                    "E401",
+                    f"{wanted} has two sizes",
+                    why=f"{first} at {place}, {size} at axis {axis} of {name}",
+                    next="give arrays with the same size there",
                 )
 
 
@@ -67,7 +72,13 @@ def check_known(graph: Graph, names: Collection[str], next: str = "") -> None:
     """Raises UserError E401 for a name that is no input of ``graph``."""
     unknown = [name for name in names if name not in graph.inputs]
     if unknown:
-        raise UserError("E401", f"{graph.path.name} has no input {unknown[0]!r}", why=_takes(graph), next=next or ())
+        raise UserError(
+            "E401", f"{graph.path.name} has no input {unknown[0]!r}", why=_takes(graph), next=next or _inspect(graph)
+        )
+
+
+def _inspect(graph: Graph) -> str:
+    return f"fx2onnx inspect {graph.path} prints the inputs"
 
 
 def _takes(graph: Graph) -> str:

@@ -156,7 +156,7 @@ def start_of(
     if model.encoder is not None:
         return _encoded(model, model.encoder, given, adapter)
     if "input_ids" not in given:
-        raise UserError("E401", "generation needs input_ids")
+        raise UserError("E401", "generation needs input_ids", next="give token ids: input_ids=[[1, 2, 3]]")
     ids = cast("input_ids", given["input_ids"], "tensor(int64)")
     if ids.ndim != 2 or 0 in ids.shape:
         raise UserError(
@@ -167,7 +167,11 @@ def start_of(
     batch = batch_of(model, ids)
     mask = given.get("attention_mask", np.ones_like(ids[:batch]))
     if mask.shape != (batch, ids.shape[1]):
-        raise UserError("E401", f"attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}")
+        raise UserError(
+            "E401",
+            f"attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}",
+            next=f"give attention_mask as {[batch, ids.shape[1]]}, or leave it out where no token is padding",
+        )
     if ids.shape[0] > 1 and not mask[:, -1].all():
         raise UserError(
             "E401",

@@ -215,7 +215,12 @@ def rules_of(
             may = np.asarray(list(allowed(index // settings.copies, handed(seen))), np.int64)
             if not may.size or may.min() < 0 or may.max() >= len(row):
                 why = "it gave none" if not may.size else f"it gave {may.tolist()[:8]}, the vocabulary has {len(row)}"
-                raise UserError("E401", "prefix_allowed_tokens_fn has to give tokens of the vocabulary", why=why)
+                raise UserError(
+                    "E401",
+                    "prefix_allowed_tokens_fn has to give tokens of the vocabulary",
+                    why=why,
+                    next=f"return a list of one or more token ids from 0 to {len(row) - 1}",
+                )
             kept = row[may].copy()
             row[:] = -np.inf
             row[may] = kept

@@ -198,8 +198,12 @@ def test_lengths_and_texts_that_cannot_be_are_told(model: LoadedModel, folder: P
         with pytest.raises(UserError, match="E001") as caught:
             model.generate(IDS, **given)
         assert text in caught.value.what
-    with pytest.raises(UserError, match=r"E401.*prefix_allowed_tokens_fn"):
+    with pytest.raises(UserError, match=r"E401.*prefix_allowed_tokens_fn[^$]*from 0 to 59"):
         model.generate(IDS, prefix_allowed_tokens_fn=lambda row, tokens: [])
+    with pytest.raises(UserError, match=r"E401.*attention_mask[^$]*give attention_mask as \[2, 4\]"):
+        model.generate(IDS, attention_mask=IDS[:, 1:])
+    with pytest.raises(UserError, match=r"E401[^$]*inspect .*model.onnx prints the inputs"):
+        model(input_ids=IDS, past_key_values={"x": 1})
     with pytest.raises(UserError, match=r"E401.*no token"):
         model.generate("")
 

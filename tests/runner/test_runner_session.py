@@ -72,6 +72,7 @@ def test_every_source(form: str, tmp_path) -> None:
     [
         ({}, "E401", "no feed for the input 'x'"),
         ({"z": 1}, "E401", "no input 'z'"),
+        ({"z": 1}, "E401", "fx2onnx inspect FILE prints the inputs"),
         ({"x": np.zeros((1, 2))}, "E401", 'astype("float32")'),
         ({"x": np.zeros(2, np.float32)}, "E401", "[None]"),
         ({"x": np.zeros((1, 3), np.float32)}, "E401", "is 3; the model needs 2"),

@@ -21,7 +21,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.escape import human_size
+from fx2onnx.base.escape import human_size, plain
+from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.typed_json import Misfit, Open, built
 from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job
@@ -322,6 +323,13 @@ def _result(row: Row) -> str:
     return "[E501] the outputs differ from eager PyTorch"
 
 
+def _block(error: Row) -> str:
+    """A row's error as the command for one model shows it: with the line, the reason and what to do."""
+    fields = {name: error.get(name) or "" for name in ("module_path", "node", "why", "next")}
+    where = error.get("where") and SourceLocation(**error["where"])
+    return plain(UserError(error["code"], error["what"], where=where, **fields).render())
+
+
 def _print_table(rows: Sequence[Row], summary: Row) -> None:
     table = headed_table("model", ">nodes", ">size", ">seconds", ">error of allowed", "result")
     for row in rows:
@@ -332,11 +340,13 @@ def _print_table(rows: Sequence[Row], summary: Row) -> None:
             human_size(report["file_bytes"]) if report else "",
             f"{report['seconds']:.2f}" if report else "",
             _of_allowed(row),
-            Text(_result(row), style=("yellow" if _warnings(row) else "green") if row["ok"] else "red"),
+            Text(f"[{row['error']['code']}]" if row.get("error") else _result(row), style=_style(row)),
         )
     out = console()
     out.print(table)
     for row in rows:
+        if row.get("error"):
+            out.print(Text(f"{row['source']}: {_block(row['error'])}", style=_style(row)), soft_wrap=True)
         if warned := _warnings(row):
             out.print(Text(f"{row['source']}\n{first_lines(warned)}", style="yellow"))
     good = sum(row["ok"] for row in rows)
@@ -344,6 +354,10 @@ def _print_table(rows: Sequence[Row], summary: Row) -> None:
     out.print(
         f"{good} of {len(rows)} models exported{skipped}; {summary['seconds']:.1f} s; files in {summary['folder']}"
     )
+
+
+def _style(row: Row) -> str:
+    return ("yellow" if _warnings(row) else "green") if row["ok"] else "red"
 
 
 def _of_allowed(row: Row) -> str:

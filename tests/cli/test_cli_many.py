@@ -92,6 +92,10 @@ def test_a_run_goes_on_where_it_stopped(folder: Path, in_this_process: list[str]
     assert again.exit_code == 2
     assert in_this_process == ["many_models:broken"]
     assert "2 of 3 models exported, 2 of them by an earlier run" in again.stdout
+    assert "many_models:broken: [E601] the factory many_models:broken raised ValueError" in again.stdout
+    assert "def broken(): raise" in again.stdout, "the line"
+    assert "next  call it in Python" in again.stdout, "what to do"
+    assert max(map(len, again.stdout.splitlines())) < 120
     in_this_process.clear()
     (folder / "out" / "many_models_wide.onnx").unlink()
     invoke(*call[:3], "-o", "out")

@@ -46,6 +46,15 @@ def export_training_command(
     learning_rate: Annotated[
         float | None, options.flag("--learning-rate", "First rate of the optimizer.", PANEL)
     ] = None,
+    frozen: Annotated[
+        list[str] | None,
+        options.flag(
+            "--frozen",
+            "Parameter that stays as it is, repeatable: a name, or the beginning of names.",
+            PANEL,
+            metavar="NAME",
+        ),
+    ] = None,
     task: Task = None,
     dynamic: options.Dynamic = None,
     output: Annotated[Path | None, options.output("The folder to write.", "FOLDER")] = None,
@@ -58,7 +67,18 @@ def export_training_command(
     """Export training steps as a folder of ONNX files, for fx2onnx train."""
     place, opset = output or default_output(source, sample["weights"]), exported["opset_version"]
     shapes = tuple(dynamic or ["default"])
-    job = TrainingJob(with_task(source, task), place, loss, optimizer, learning_rate, shapes, opset, sample, verify)
+    job = TrainingJob(
+        with_task(source, task),
+        place,
+        loss,
+        optimizer,
+        learning_rate,
+        tuple(frozen or ()),
+        shapes,
+        opset,
+        sample,
+        verify,
+    )
     _export_training_folder(job, report=report, json_output=json_output, quiet=quiet)
 
 
@@ -71,6 +91,7 @@ class TrainingJob:
     loss: str
     optimizer: str | None
     learning_rate: float | None
+    frozen: Sequence[str]
     dynamic: Sequence[str]
     opset: int | None
     source_options: dict[str, Any]
@@ -144,6 +165,7 @@ def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
         dynamic_shapes=shapes,
         opset_version=job.opset,
         metrics=metrics,
+        frozen=job.frozen,
         verify=job.verify,
     )
 

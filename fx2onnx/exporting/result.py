@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class ExportedFolder(Shown):
     """The result of ``export_folder``: the folder, and by file name what became a model."""
 
+    MOST_SHOWN = 300
     path: Path
     files: list[str] = field(default_factory=list)
     reports: dict[str, Report] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class ExportedFolder(Shown):
 class TrainingFolder(Shown):
     """The result of ``fx2onnx.export_training``: the folder, its manifest, and by file name each export."""
 
+    MOST_SHOWN = 300
     path: Path
     manifest: TrainingManifest
     results: dict[str, ExportResult] = field(default_factory=dict)

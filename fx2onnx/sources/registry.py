@@ -8,9 +8,11 @@ import importlib
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NoReturn, Protocol, cast
 from urllib.parse import parse_qsl
@@ -312,7 +314,10 @@ def parsed(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
         if name == "" and prefix in prefixes():
             raise UserError("E601", f"'{spec}' names no model", next=f"fx2onnx list {prefix}")
         meant = specs_named(body) or close_specs(body)
-        steps = [f"did you mean {' or '.join(meant)}?"] if meant else []
+        module, dot, factory = body.rpartition(".")
+        is_module = dot and PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path])
+        dotted = [f"{module}:{factory}"] if is_module else []
+        steps = [f"did you mean {' or '.join(meant or dotted)}?"] if meant or dotted else []
         raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=[*steps, _usage()])
     kind = kind_of(prefix)
     if kind is not None:

@@ -106,6 +106,7 @@ def test_a_file_is_a_source(folder: Path) -> None:
         ("inner/shell_net.py", "inner/shell_net.py:make or inner/shell_net.py:make_counting"),
         ("inner/shell_net.py:mak", "did you mean make"),
         ("absent.py:make", "there is no such file"),
+        ("inner.shell_net.make", "did you mean inner.shell_net:make?"),
         ("resnet50", "torchvision:resnet50"),
         ("resnt50", "timm:resnet50"),
         ("bert", "hf:bert"),

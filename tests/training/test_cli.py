@@ -59,11 +59,12 @@ def test_parts_keep_the_mode_that_the_factory_gave_them(factory: str, tmp_path: 
         def source(): return Source("net", *plain())
     """
     with factories(tmp_path, own_modes=textwrap.dedent(text)):
-        given = ("--loss", "mse", "--optimizer", "sgd", "--no-verify", "-o", tmp_path / "out")
+        given = ("--loss", "mse", "--optimizer", "sgd", "--no-verify", "-o", tmp_path / "out", "--frozen", "1.")
         done = invoke("export-training", f"own_modes:{factory}", *given)
         assert done.exit_code == 0, done.output
         changed = [output.name for output in InferenceSession(str(tmp_path / "out/train_step.onnx")).get_outputs()]
     assert [name for name in changed if "running_mean" in name] == ["2.running_mean.next"]
+    assert [name for name in changed if name.endswith("weight.next")] == ["0.weight.next", "2.weight.next"]
 
 
 @pytest.mark.long

@@ -262,5 +262,5 @@ def no_kernel(text: NodeText, version: int) -> UserError:
         f"the runner has no kernel for {domain + '::' if domain else ''}{op_type}, opset {version}",
         node=str(text),
         why=why,
-        next=f'register one: @fx2onnx.runner.kernel("{op_type}", domain="{domain}")',
+        next=f'register one: @fx2onnx.runner.kernel("{op_type}", domain="{domain}"), for all commands in a plugin: docs/extending.md',
     )

@@ -221,6 +221,64 @@ def test_a_mistake_in_a_users_translation_is_the_users(translation: Any, complai
     assert "test_custom_ops.py" in str(caught.value)
 
 
+@pytest.fixture(scope="module")
+def neighbours() -> Any:
+    @torch.library.custom_op(f"{DOMAIN}::neighbours", mutates_args=())
+    def implementation(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x - 1, x + 1
+
+    @implementation.register_fake
+    def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.empty_like(x), torch.empty_like(x)
+
+    return implementation
+
+
+@pytest.mark.parametrize(
+    ("translation", "said"),
+    [
+        (lambda op, x: None, "gives 0 values, PyTorch 2"),
+        (lambda op, x: op.Sub(x, 1.0), "gives 1 value, PyTorch 2"),
+        (lambda op, x: (op.Sub(x, 1.0), None), "gives 1 value, PyTorch 2"),
+        (lambda op, x: [op.Sub(x, 1.0), op.Add(x, 1.0), x], "gives 3 values, PyTorch 2"),
+    ],
+)
+@pytest.mark.parametrize("is_returned", [True, False])
+def test_a_translation_gives_all_outputs(neighbours: Any, translation: Any, said: str, is_returned: bool) -> None:
+    def forward(x: torch.Tensor) -> Any:
+        found = neighbours(x)
+        return found if is_returned else found[1] * 2
+
+    own = {torch.ops.fx2onnx_tests.neighbours.default: translation}
+    with pytest.raises(fx2onnx.UserError, match=f"(?s)E001.*neighbours.default {said}.*test_custom_ops.py"):
+        fx2onnx.export(forward, (X,), custom_translations=own)
+
+
+def test_outputs_that_nothing_uses_may_be_left_out(neighbours: Any) -> None:
+    own = {
+        torch.ops.fx2onnx_tests.neighbours.default: lambda op, x: op.Sub(x, op.cast(op.const(1, "int8"), torch.float32))
+    }
+    fx2onnx.export(lambda x: neighbours(x)[0], (X,), custom_translations=own, verify=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, np.float32, "float32"])
+def test_a_translation_may_name_dtypes_as_pytorch_does(neighbours: Any, dtype: Any) -> None:
+    def translation(op: Any, x: Any) -> Any:
+        more = op.Add(op.Cast(x, to=torch.float64), op.const(1, torch.float64))
+        return op.Sub(x, op.const([1], dtype)), op.cast(more, dtype)
+
+    own = {torch.ops.fx2onnx_tests.neighbours.default: translation}
+    fx2onnx.export(neighbours, (X,), custom_translations=own, verify=True)
+
+
+def test_a_key_that_is_no_overload_is_told_the_overload(neighbours: Any) -> None:
+    for key in (torch.ops.fx2onnx_tests.neighbours, f"{DOMAIN}::neighbours", neighbours):
+        with pytest.raises(fx2onnx.UserError, match=r"such as torch.ops.fx2onnx_tests.neighbours.default"):
+            fx2onnx.export(neighbours, (X,), custom_translations={key: as_one_node})
+    with pytest.raises(fx2onnx.UserError, match=r"such as torch.ops.aten.gelu.default"):
+        fx2onnx.export(neighbours, (X,), custom_translations={"no::such": as_one_node})
+
+
 def test_an_operator_without_tensors_gives_its_number() -> None:
     """As one that asks a library for its version, when forward imports it."""
     library = torch.library.Library("fx2onnx_versions", "DEF")

@@ -21,7 +21,17 @@ from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Accessors, Builder, Key
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of, without_keyword
 from fx2onnx.irx.shapes.table import check_dtypes
-from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
+from fx2onnx.irx.values import (
+    Dims,
+    Operand,
+    OutputType,
+    as_data_type,
+    dims_of,
+    dtype_of,
+    lacks_data,
+    new_value,
+    set_known_sizes,
+)
 from fx2onnx.sizes.bounds import bounds
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
@@ -150,7 +160,9 @@ class Emit(Accessors, Operators):
     ) -> tuple[ir.Value, ...]:
         """A node of a custom domain, unchecked; the domain is imported at version 1."""
         self.builder.opset_imports.setdefault(domain, 1)
-        results = [new_value(self.builder.unique(op_type.lower()), dtype, dims) for dtype, dims in outputs]
+        results = [
+            new_value(self.builder.unique(op_type.lower()), as_data_type(dtype), dims) for dtype, dims in outputs
+        ]
         self._append(domain, op_type, inputs, attrs, results, None)
         return tuple(results)
 
@@ -188,6 +200,8 @@ class Emit(Accessors, Operators):
             return int(value)
         if isinstance(value, list | tuple):
             return [int(item) if isinstance(item, bool) else item for item in value]
+        if type(value).__name__ == "dtype":  # PyTorch's
+            return int(as_data_type(value))
         return value
 
     def _as_values(self, schema: OpSchema, operands: Sequence[Operand]) -> list[ir.Value | None]:
@@ -211,6 +225,7 @@ class Emit(Accessors, Operators):
         array = np.asarray(data)
         if dtype is None:
             dtype = ir.DataType.from_numpy(array.dtype)
+        dtype = as_data_type(dtype)
         target = dtype.numpy()
         if array.dtype != target:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -319,6 +334,7 @@ class Emit(Accessors, Operators):
 
         Raises: UserError E202 where the opset has no such dtype yet.
         """
+        dtype = as_data_type(dtype)
         if dtype_of(value) == dtype:
             return value
         for kind in (dtype, dtype_of(value)):

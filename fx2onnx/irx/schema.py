@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,17 +47,18 @@ class OpSchema:
 def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
     """The schema of ``op_type`` in ``opset``.
 
-    Raises: UserError E202 where the operator does not exist in that opset.
+    Raises: UserError E202 where the operator does not exist in that opset, E001 where it exists in none.
     """
     found = onnx_schema(op_type, opset, domain)
     if found is None:
         first = first_opset(op_type, domain)
-        why = f"ONNX has {op_type} from opset {first} on" if first else f"ONNX has no operator {op_type}"
+        if first is None:
+            raise _misspelt(f"ONNX has no operator {op_type}", op_type, _names(domain), "")
         raise UserError(
             "E202",
             f"{op_type} does not exist in opset {opset}",
-            why=why,
-            next=f"export with opset_version={first} or newer" if first else "check the operator's name",
+            why=f"ONNX has {op_type} from opset {first} on",
+            next=f"export with opset_version={first} or newer",
         )
     inputs = found.inputs
     variadic = bool(inputs) and inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -75,7 +77,9 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
 
 
 def without_keyword(schema: OpSchema, name: str, opset: int) -> UserError:
-    """E202 for a keyword that is neither an attribute nor an input of the operator in that opset."""
+    """The error for a keyword that is neither an attribute nor an input of the operator in that opset: E202 where a later one
+    has it, otherwise E001.
+    """
     newest = onnx.defs.onnx_opset_version()
     opsets = range(opset + 1, newest + 1 if not schema.domain else opset + 1)
     later = (each for each in opsets if name in _keywords(schema_of(schema.op_type, each, schema.domain)))
@@ -88,13 +92,13 @@ def without_keyword(schema: OpSchema, name: str, opset: int) -> UserError:
             next=f"export with opset_version={since} or newer",
         )
     known = _keywords(schema)
+    why = f"{schema.op_type}-{schema.since_version} has {', '.join(known)}"
+    return _misspelt(f"{schema.op_type} has no attribute or input {name!r}", name, known, why)
+
+
+def _misspelt(what: str, name: str, known: Iterable[str], why: str) -> UserError:
     close = difflib.get_close_matches(name, known, n=1)
-    return UserError(
-        "E202",
-        f"{schema.op_type} has no attribute or input {name!r}",
-        why=f"{schema.op_type}-{schema.since_version} has {', '.join(known)}",
-        next=f"did you mean {close[0]!r}?" if close else "check the name",
-    )
+    return UserError("E001", what, why=why, next=f"did you mean {close[0]!r}?" if close else "check the name")
 
 
 def _keywords(schema: OpSchema) -> list[str]:
@@ -136,15 +140,19 @@ def admits(op_type: str, opset: int, index: int, dtype: ir.DataType, domain: str
     return f"tensor({dtype.name.lower()})" in types_of(schema.inputs[min(index, len(schema.inputs) - 1)], schema)
 
 
-@lru_cache(maxsize=1024)
 def first_opset(op_type: str, domain: str = "") -> int | None:
     """The lowest opset that has the operator, or None."""
-    versions = [
-        schema.since_version
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if schema.name == op_type and schema.domain == domain and not schema.deprecated
-    ]
-    return min(versions) if versions else None
+    return _names(domain).get(op_type)
+
+
+@lru_cache(maxsize=8)
+def _names(domain: str) -> dict[str, int]:
+    """The operators of a domain, and the lowest opset that has each."""
+    found: dict[str, int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == domain and not schema.deprecated:
+            found[schema.name] = min(schema.since_version, found.get(schema.name, schema.since_version))
+    return found
 
 
 def has_op(op_type: str, opset: int) -> bool:

@@ -90,6 +90,14 @@ def dtype_of(value: ir.Value) -> ir.DataType:
     return dtype
 
 
+def as_data_type(dtype: Any) -> ir.DataType:
+    """The dtype as ONNX has it; ``dtype`` may be PyTorch's or NumPy's, or a name such as ``"float32"``."""
+    if isinstance(dtype, int):
+        return ir.DataType(dtype)
+    name = str(dtype)
+    return ir.DataType.from_numpy(np.dtype(name.removeprefix("torch.") if name.startswith("torch.") else dtype))
+
+
 def rank_of(value: ir.Value) -> int:
     return len(dims_of(value))
 

@@ -307,18 +307,23 @@ class Lowering:
             if isinstance(result, tuple | list) and len(result) == 1:
                 (result,) = result
             return self._checked(node, entry, result, infos, node.name)
-        values = list(result) if isinstance(result, tuple | list) else [result]
+        values = list(result) if isinstance(result, tuple | list) else [] if result is None else [result]
         values += [None] * (len(infos) - len(values))
-        return tuple(
+        checked = [
             None
             if value is None or info is None
             else self._checked(node, entry, value, info, node.name if index == 0 else f"{node.name}_{index}")
-            for index, (value, info) in enumerate(zip(values, infos, strict=True))
-        )
+            for index, (value, info) in enumerate(zip(values, infos, strict=False))
+        ]
+        used: set[Any] = {user.args[1] for user in node.users if user in self.used and user.target is operator.getitem}
+        is_lacking = not preflight.is_ours(entry) and any(values[index] is None for index in used)
+        if len(values) > len(infos) or is_lacking:
+            raise preflight.mistaken(node, entry, preflight.shown(values), str(len(infos)), self.builder.sizes)
+        return tuple(checked)
 
     def _checked(self, node: torch.fx.Node, entry: TableEntry, value: Any, info: TensorInfo, name: str) -> ir.Value:
         if not isinstance(value, ir.Value):
-            raise preflight.mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output", {})
+            raise preflight.mistaken(node, entry, preflight.shown(value), "one tensor", {})
         dtype, dims = self._type(info)
         known = dims_of(value)
         is_unlike = known != tuple(dims) and any(

@@ -284,6 +284,19 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """The folder of this package's table entries; entries from other folders are users'."""
 
 
+def is_ours(entry: TableEntry) -> bool:
+    """True if the entry is this package's own, not a user's."""
+    return entry.place.startswith(_PACKAGE)
+
+
+def shown(given: Any) -> str:
+    """The words of messages for a result that is not one value."""
+    if not isinstance(given, tuple | list | None):
+        return f"a {type(given).__name__}"
+    number = sum(value is not None for value in given or ())
+    return f"{number} value" if number == 1 else f"{number} values"
+
+
 def located(error: Fx2OnnxError, node: torch.fx.Node) -> Fx2OnnxError:
     """The same error with the user's line and the node."""
     kind = type(error)
@@ -316,33 +329,33 @@ def _refused(node: torch.fx.Node, sizes: Mapping[str, int]) -> UserError | None:
 
 def failed(node: torch.fx.Node, entry: TableEntry, cause: Exception, sizes: Mapping[str, int]) -> Fx2OnnxError:
     """An entry raised something of its own: a bug in fx2onnx, in the user's entry, or in the call."""
-    is_ours = entry.place.startswith(_PACKAGE)
+    ours = is_ours(entry)
     why, step = f"{type(cause).__name__}: {cause}", "correct the translation"
     if isinstance(cause, Fx2OnnxError):
         why = f"{cause.what}: {cause.why}"
     elif "magic handler" in why:  # onnx_ir's word for the operators of Python
         why, step = "a value has no operators of Python, such as a + b", "call the ONNX operator: op.Add(a, b)"
-    return _refused(node, sizes) or (InternalError if is_ours else UserError)(
-        "E900" if is_ours else "E001",
+    return _refused(node, sizes) or (InternalError if ours else UserError)(
+        "E900" if ours else "E001",
         f"the translation of {node.target} failed",
         where=where_of(node),
         module_path=node.meta.get("module", ""),
         node=describe(node),
         why=f"{why} (at {entry.place})",
-        next="report it with the line above" if is_ours else step,
+        next="report it with the line above" if ours else step,
     )
 
 
 def mistaken(node: torch.fx.Node, entry: TableEntry, given: str, wanted: str, sizes: Mapping[str, int]) -> Fx2OnnxError:
     """An entry gave something else than PyTorch does."""
-    is_ours = entry.place.startswith(_PACKAGE)
-    return _refused(node, sizes) or (InternalError if is_ours else UserError)(
-        "E900" if is_ours else "E001",
+    ours = is_ours(entry)
+    return _refused(node, sizes) or (InternalError if ours else UserError)(
+        "E900" if ours else "E001",
         f"the translation of {node.target} gives {given}, PyTorch {wanted}",
         where=where_of(node),
         node=describe(node),
         why=f"at {entry.place}",
-        next="report it with the line above" if is_ours else "emit what op.result says",
+        next="report it with the line above" if ours else "return a value for each (dtype, sizes) of op.result",
     )
 
 

@@ -61,7 +61,7 @@ def test_a_fault_of_our_entry_is_ours() -> None:
 def test_a_fault_of_a_user_s_entry_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_PACKAGE", "/elsewhere/")
     assert isinstance(preflight.failed(node(), entry(), ValueError("no"), {}), UserError)
-    assert preflight.mistaken(node(), entry(), "a str", "an onnx_ir.Value an output", {}).code == "E001"
+    assert preflight.mistaken(node(), entry(), "a str", "one tensor", {}).code == "E001"
 
 
 def test_an_error_keeps_what_it_says_of_its_place() -> None:

@@ -72,8 +72,8 @@ def test_symbolic_with_several_outputs_and_an_input_left_out() -> None:
     ("module", "options", "code"),
     [
         (Named("LeakyRelu", version=6), {}, "E202"),
-        (Named("NoSuchOperator"), {}, "E202"),
-        (Named("LeakyRelu", {"beta": 1.0}), {}, "E202"),
+        (Named("NoSuchOperator"), {}, "E001"),
+        (Named("LeakyRelu", {"beta": 1.0}), {}, "E001"),
         (Named("Gelu"), {"opset_version": 19}, "E202"),
         (torch.nn.Sequential(Named("mine::A", version=1), Named("mine::B", version=2)), {}, "E203"),
     ],

@@ -101,7 +101,7 @@ class Table:
             raise UserError(
                 "E001",
                 f"{overload!r} is not an operator overload",
-                next="name one, such as torch.ops.aten.gelu.default",
+                next=f"name one, such as torch.ops.{_overload_like(overload)}",
             )
         arguments, parameters = _wanted(overload, function) if form else (_checked_arguments(overload, function), None)
         entry = TableEntry(overload, since, function, arguments, place_of(function), parameters, form)
@@ -168,6 +168,14 @@ def _wanted(overload: OpOverload, function: Translation) -> tuple[tuple[str, ...
         elif parameter.default is parameter.empty:
             _checked_arguments(overload, function)
     return tuple(arguments.values()), tuple(arguments)
+
+
+def _overload_like(given: Any) -> str:
+    """The name of the overload that ``given`` most likely means."""
+    name = getattr(given, "_qualname", None) or getattr(given, "_qualified_op_name", None) or given
+    space, _, name = str(name).partition("::") if isinstance(name, str) else ("", "", "")
+    packet = getattr(getattr(torch.ops, space), name, None) if space.isidentifier() and name.isidentifier() else None
+    return f"{space}.{name}.{packet.overloads()[0]}" if packet is not None else "aten.gelu.default"
 
 
 def _checked_arguments(overload: OpOverload, function: Translation) -> tuple[str, ...]:

@@ -171,6 +171,17 @@ def explained(cause: Exception) -> UserError:
             *DATA_DECIDES, where=where, why=f"{cause.func} would need the tensor's numbers", next=KEEP_TENSORS
         )
     name = str(cause.func) if isinstance(cause, UnsupportedOperatorException) else operator_without_fake(cause)
+    if any(
+        str(frame.f_globals.get("__name__")).startswith("torch.nested")
+        for frame, _ in traceback.walk_tb(cause.__traceback__)
+    ):
+        return UserError(
+            "E107",
+            "nested tensors have no form here",
+            where=where,
+            why=f"{type(cause).__name__}: {first_line(cause)[:300]}",
+            next="pad to one size and pass a mask, or keep the rows in one tensor beside their offsets",
+        )
     if name:
         return UserError(
             "E107",

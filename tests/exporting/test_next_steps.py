@@ -33,6 +33,20 @@ class Sum(nn.Module):
         return a + b
 
 
+def goes_through_numbers(x: torch.Tensor) -> torch.Tensor:
+    found = []
+    for number in x[x > 0].tolist():
+        found.append(number * 2)
+    return torch.tensor(found)
+
+
+def writes_numpy(x: torch.Tensor) -> torch.Tensor:
+    k = x[0].argmax().item()
+    found = np.zeros(k + 1, dtype=np.float32)
+    found[k] = 1
+    return torch.from_numpy(found)
+
+
 def with_operators(op: Any, self: Any, other: Any, alpha: Any) -> Any:
     return self + other
 
@@ -65,6 +79,17 @@ def prepared(is_qat: bool = False) -> nn.Module:
         (Sum, (X,), {"kwargs": {"b": [X.numpy()]}}, "for the NumPy array b_0"),
         (lambda: nn.Linear(4, 2), (X,), {"opset_version": "17"}, "opset_version=17"),
         (Until, (X, torch.tensor(3)), {}, "collect with append in a list"),
+        (lambda: goes_through_numbers, (X,), {}, "go through the tensor and not through its tolist()"),
+        (lambda: writes_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
+        (lambda: lambda x: (x, f"{x.sum().item():.2f}"), (X,), {}, "leave out the text"),
+        (lambda: lambda x: (x, str(x.sum().item())), (X,), {}, "leave out the text"),
+        (lambda: lambda x: torch.nested.nested_tensor(list(x)).to_padded_tensor(0.0), (X,), {}, "pad to one size"),
+        (
+            lambda: lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged).to_padded_tensor(0.0),
+            (X,),
+            {},
+            "pad to one size",
+        ),
         (
             lambda: nn.Linear(4, 2),
             (X,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import line_of
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.op_table import Op, name_of
 from fx2onnx.capture.rare_roads import road
@@ -299,12 +301,18 @@ def _check_is_one(func: OpOverload, tensor: torch.Tensor) -> None:
         raise RuntimeError(f"a Tensor with {count} elements cannot be converted to Scalar")
 
 
+_MAKES_TEXT = re.compile(r"""\bf["']|["'] *%|\.format\(|\b(str|repr|format)\(""")
+
+
 def unknown_number(tracer: Tracer, node: torch.fx.Node, func: OpOverload, is_truth: bool = False) -> UserError:
     """The error where Python needs the number of ``node``."""
+    where = tracer.values.where
+    is_text = where is not None and not is_truth and _MAKES_TEXT.search(line_of(where.file, where.line)) is not None
+    text = ["leave out the text that it becomes: a file has none, and forward may return the tensor"] if is_text else []
     error = tracer.values.refuse(
         *DATA_DECIDES,
         node=f"{func} of %{node.name}",
         why="the number is known only when the model runs",
-        next=(*KEEP_TENSORS, *([KEEP_BOTH] if is_truth else [])),
+        next=(*text, *KEEP_TENSORS, *([KEEP_BOTH] if is_truth else [])),
     )
     return with_inputs(error, tracer.inputs_behind([node]))

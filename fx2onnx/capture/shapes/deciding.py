@@ -212,10 +212,13 @@ def _ways_without_number(where: SourceLocation | None) -> list[str]:
     ]
     if loops() or re.search(r"\b(for|while)\b", line):
         turns = (
-            "where it counts the turns of a loop, collect with append in a list: a dict, or an element out[i] of a list made before, "
-            "holds no number of turns; or write the loop with torch.while_loop"
+            "where it counts the turns of a loop, go through the tensor and not through its tolist(), and collect with append in a "
+            "list: a dict, or an element out[i] of a list made before, holds no number of turns; or write the loop with "
+            "torch.while_loop"
         )
         return [turns, *steps[1:]]
+    if calls_numpy():
+        steps[1] = "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k)"
     return [step for step in steps if ".item(" not in line or "x.item()" not in step]
 
 

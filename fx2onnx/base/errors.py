@@ -94,6 +94,19 @@ def errors_made() -> Iterator[list[Fx2OnnxError]]:
         _MADE.errors = before
 
 
+@contextlib.contextmanager
+def onnxruntime_errors() -> Iterator[None]:
+    """Raise UserError E403 for what onnxruntime raises inside; other errors go on."""
+    try:
+        yield
+    except Exception as cause:  # onnxruntime's classes share no base but Exception
+        if not type(cause).__module__.startswith("onnxruntime"):
+            raise
+        why = " ".join(str(cause).split())[:600]  # the sizes that do not fit are in the lines behind the first
+        step = "fx2onnx run FILE --input NAME=FILE.npy runs it in the bundled runner, whose errors name node and values"
+        raise UserError("E403", "onnxruntime failed while running the model", why=why, next=step) from cause
+
+
 class Fx2OnnxError(Exception):
     """Base of all errors that fx2onnx raises on purpose.
 

@@ -316,5 +316,8 @@ def _difference(tokens: Any, expected: Any, start: int) -> VerificationError:
         "E501",
         f"token {at - start + 1} of row {row} differs from model.generate",
         why=f"got {got}, expected {want}",
-        next="two tokens may score nearly the same; compare logits: fx2onnx verify",
+        next=(
+            "a folder made with --quantize, --kv or --dtype rounds, and may choose other tokens: export one without, and compare it",
+            "without these, two tokens may score nearly the same: try another prompt, or --engine runner",
+        ),
     )

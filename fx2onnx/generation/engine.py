@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, onnxruntime_errors
 from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.judge.engines import Array, from_ort_value, open_session, to_ort_value
 from fx2onnx.manifest.form import CacheState, GraphForm, Port
@@ -174,7 +174,9 @@ class Graph:
         values = {name: self.value(name, feed) for name, feed in feeds.items()}
         if self.form.has_fixed_cache and hasattr(self._session, "io_binding"):
             return self._run_in_place(values)
-        outputs = dict(zip(self.outputs, self._session.run_with_ort_values(list(self.outputs), values), strict=True))
+        with onnxruntime_errors():
+            found = self._session.run_with_ort_values(list(self.outputs), values)
+        outputs = dict(zip(self.outputs, found, strict=True))
         for name, axis, window in self._windows:
             outputs[name] = self._shown(outputs[name], axis, window, self.outputs[name].type)
         return outputs

@@ -67,6 +67,8 @@ def generate(
     Raises: UserError E401 for inputs that do not fit, E001 for settings that contradict.
     """
     settings = settings_of(model.main.inputs, more)
+    if on_token is not None and not callable(on_token):
+        raise UserError("E001", f"on_token={on_token!r:.60} is not possible", next="on_token is a function of tokens")
     texts, is_list = prompts_of(input_ids) if is_text(input_ids) else ([], False)
     if texts:
         found = tokenizer_of(model).encoded(texts, on_left=model.encoder is None)

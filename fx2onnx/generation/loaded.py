@@ -68,6 +68,8 @@ def _decoded(model: OpenedFolder, encoder: Graph, given: dict[str, Any]) -> Outp
         raise UserError("E401", f"a call of the encoder and the decoder needs {DECODER_IDS}")
     past, ids = given.pop(CACHE, None) or {}, given.pop(DECODER_IDS)
     check_known(encoder, given)
+    if MASK not in given and MASK in encoder.inputs and IDS in given:
+        given[MASK] = _array(given[IDS]) * 0 + 1
     encoded = dict(model.run(encoder, given))
     states = encoded.pop(CACHE, {})
     by_role = {"tokens": ids, "encoder_states": encoded.pop(encoder.form.output("encoder_states"), None)}

@@ -131,7 +131,13 @@ def rewritten(rewrite: PromptRewrite | None, given: Mapping[str, Any]) -> dict[s
 
 
 def array_of(name: str, value: Any) -> Array:
-    array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    try:
+        array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    except ValueError as cause:
+        step = "pad the rows on the left to one length, with 0 in attention_mask"
+        raise UserError("E401", f"{name} is no array", why=str(cause), next=step) from cause
+    if array.size and array.dtype.kind not in "SUiu" and name in (IDS, DECODER_IDS):
+        raise UserError("E401", f"{name} is {array.dtype}", next="give token ids, which are integers")
     if array.dtype.kind in "SU" and name in (IDS, DECODER_IDS):
         raise UserError(
             "E401",
@@ -164,6 +170,8 @@ def start_of(
             f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}",
             next="a prompt is a row: input_ids=[[1, 2, 3]]" if ids.ndim == 1 else (),
         )
+    if ids.min() < 0 and not model.manifest.media:
+        raise UserError("E401", f"input_ids has the token {ids.min()}", next="give token ids from 0 on")
     batch = batch_of(model, ids)
     mask = given.get("attention_mask", np.ones_like(ids[:batch]))
     if mask.shape != (batch, ids.shape[1]):

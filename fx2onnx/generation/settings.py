@@ -72,6 +72,12 @@ _OTHERS = (
     "return_dict_in_generate", "output_scores", "output_logits", "output_attentions", "output_hidden_states", "max_time",
     "dola_layers", "watermarking_config", "cache_implementation", "synced_gpus", "custom_generate", "tokenizer", "min_length",
 )  # fmt: skip
+
+
+def _are_functions(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(map(callable, value))
+
+
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "temperature": (lambda number: number > 0, "above 0; do_sample=False takes the likeliest token"),
     "top_k": (lambda number: number == int(number) and number >= 0, "a whole number; 0 for all tokens"),
@@ -85,6 +91,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_length": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "num_assistant_tokens": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "length_penalty": (lambda number: number == number, "a number"),
+    "prefix_allowed_tokens_fn": (callable, "a function of a row's number and its tokens"),
+    "streamer": (lambda value: callable(value.put) and callable(value.end), "an object with put(tokens) and end()"),
+    "logits_processor": (_are_functions, "a list of functions: logits_processor=[f]"),
+    "stopping_criteria": (_are_functions, "a list of functions: stopping_criteria=[f]"),
     "early_stopping": (lambda value: value in (True, False, "never"), "True, False or 'never'"),
 }
 
@@ -109,7 +119,7 @@ def settings_of(inputs: Collection[str], given: dict[str, Any]) -> GenerateSetti
     for name, (may_be, words) in RANGES.items():
         try:
             is_right = name not in found or bool(may_be(found[name]))
-        except (TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError):
             is_right = False
         if not is_right:
             raise UserError("E001", f"{name}={found[name]!r:.60} is not possible", next=f"{name} is {words}")

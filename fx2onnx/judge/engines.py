@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
+from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line, onnxruntime_errors
 from fx2onnx.base.memory import free_bytes
 from fx2onnx.judge.memory import LARGE_BYTES
 
@@ -72,16 +72,8 @@ def run_session(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
     """All outputs of a session that ``open_session`` opened. Raises: Fx2OnnxError of the runner, UserError E403 of onnxruntime."""
     if not type(session).__module__.startswith("onnxruntime"):
         return list(session.run(None, dict(feeds)))
-    try:
+    with onnxruntime_errors():
         return _run_in_onnxruntime(session, feeds)
-    except Fx2OnnxError:
-        raise
-    except Exception as cause:  # as above; anything that is not onnxruntime's goes on
-        if not type(cause).__module__.startswith("onnxruntime"):
-            raise
-        why = " ".join(str(cause).split())[:600]  # the sizes that do not fit are in the lines behind the first
-        step = "fx2onnx run FILE --input NAME=FILE.npy runs it in the bundled runner, whose errors name node and values"
-        raise UserError("E403", "onnxruntime failed while running the model", why=why, next=step) from cause
 
 
 def open_runner(model: str | bytes) -> Run:

@@ -19,6 +19,7 @@ from fx2onnx.semantics.types import (
     MapType,
     OptionalType,
     SequenceType,
+    TensorType,
     Value,
     as_value,
     describe,
@@ -39,6 +40,9 @@ REFUSE_TWO_SIZES = "fx2onnx.refuse_two_sizes"
 """The config entry that says whether feeds of two sizes under one name are refused."""
 MAX_ACCEPTED = 64
 """Kinds of feeds that are remembered; endless new shapes must not fill the memory."""
+
+
+_DTYPES = {f"tensor({name})": dtype for dtype, name in TENSOR_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,16 @@ class FeedChecker:
         """Names, shapes and dtypes that were found right; nothing else of plain arrays is looked at."""
         self.optional = optional
         self.fixed = dict(fixed)
+
+    @classmethod
+    def of_session(cls, session: Any) -> FeedChecker:
+        """A checker for a file of fx2onnx that another engine's session holds: each name of a dim is one size."""
+        args = [
+            NodeArg(arg.name, arg.type, arg.shape, TensorType(_DTYPES[arg.type]), list(arg.shape))
+            for arg in session.get_inputs()
+            if arg.type in _DTYPES
+        ]
+        return cls(args, frozenset(), {}, says_sizes=True)
 
     def check(self, feeds: Mapping[str, Any]) -> dict[str, Value]:
         """The feeds as arrays.

@@ -12,13 +12,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, onnxruntime_errors
 from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.files import safetensors
 from fx2onnx.files.safetensors import TensorEntry
 from fx2onnx.files.staging import cannot_write, replace, staged_files
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import TrainingManifest, read_training
+from fx2onnx.runner.feeds import FeedChecker
 from fx2onnx.runner.session import InferenceSession
 
 Array = npt.NDArray[np.generic]
@@ -119,6 +120,7 @@ class Trainer:
         self.manifest = read_training(self.folder)
         self._open = open_session
         self._sessions: dict[str, Any] = {}
+        self._checkers: dict[int, FeedChecker] = {}
         self._carried = self.manifest.carried()
         self.state = first_state(self.manifest, self._weights())
         self.learning_rates = {rate.name: rate.initial for rate in self.manifest.learning_rates}
@@ -228,8 +230,14 @@ class Trainer:
             )
         return {name: np.asarray(value) for name, value in batch.items()}
 
-    @staticmethod
-    def _run(session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _run(self, session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name. Raises UserError E401 for feeds that do not fit, E403 where the engine fails."""
         names = {value.name for value in session.get_inputs()}
         outputs = [value.name for value in session.get_outputs()]
-        return dict(zip(outputs, session.run(None, {k: v for k, v in feeds.items() if k in names}), strict=True))
+        fed: dict[str, Any] = {name: value for name, value in feeds.items() if name in names}
+        if not isinstance(session, InferenceSession):
+            if id(session) not in self._checkers:
+                self._checkers[id(session)] = FeedChecker.of_session(session)
+            fed = self._checkers[id(session)].check(fed)
+        with onnxruntime_errors():
+            return dict(zip(outputs, session.run(None, fed), strict=True))

@@ -117,6 +117,7 @@ def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
     done = invoke("generate", exported, "--prompt-ids", "5,6,7", "--verify", "--source", f"hf:{tmp_path / 'other'}")
     assert done.exit_code == 1
     assert "[E501] token" in done.stderr
+    assert "--quantize, --kv or --dtype" in done.stderr
 
 
 @pytest.mark.long_cases("arguments2-E601")

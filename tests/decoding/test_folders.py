@@ -137,7 +137,8 @@ def test_a_call_takes_what_the_model_itself_does(engine: str, folders: dict[str,
         "qwen2_vl": {"input_ids": IDS, "attention_mask": mask, **images},
         "t5": {"input_ids": IDS, "attention_mask": mask.flip(1), "decoder_input_ids": IDS[:, :3]},
     }
-    for name, inputs in cases.items():
+    bare = {"input_ids": IDS, "decoder_input_ids": IDS[:, :3]}
+    for name, inputs in (*cases.items(), ("t5", bare)):
         model, folder = folders[name]
         with torch.no_grad():
             expected = model(**inputs).logits

@@ -176,6 +176,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_beams": 2, "streamer": Streamer()}, "a streamer for several"),
     ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping"),
     ({"repetition_penalty": 0}, "repetition_penalty=0"),
+    ({"stopping_criteria": len}, "stopping_criteria="),
+    ({"logits_processor": [3]}, "logits_processor="),
+    ({"prefix_allowed_tokens_fn": 3}, "prefix_allowed_tokens_fn=3"),
+    ({"streamer": 3}, "streamer=3"),
 ]
 
 
@@ -194,6 +198,7 @@ def test_lengths_and_texts_that_cannot_be_are_told(model: LoadedModel, folder: P
         ({"max_length": 4}, "no room after 4 tokens"),
         ({"stop_strings": [""]}, "not empty"),
         ({"streamer": Streamer()}, "one prompt"),
+        ({"on_token": 3}, "on_token=3"),
     ):
         with pytest.raises(UserError, match="E001") as caught:
             model.generate(IDS, **given)
@@ -204,6 +209,14 @@ def test_lengths_and_texts_that_cannot_be_are_told(model: LoadedModel, folder: P
         model.generate(IDS, attention_mask=IDS[:, 1:])
     with pytest.raises(UserError, match=r"E401[^$]*inspect .*model.onnx prints the inputs"):
         model(input_ids=IDS, past_key_values={"x": 1})
+    for ids, text in (
+        (IDS.float(), "E401.*float32"),
+        ([[3, 4], [5]], "E401.*no array[^$]*pad the rows"),
+        (IDS - 9, "E401.*token -4"),
+        (IDS + 60, "E40[13]"),
+    ):
+        with pytest.raises(UserError, match=text):
+            model.generate(ids)
     with pytest.raises(UserError, match=r"E401.*no token"):
         model.generate("")
 

@@ -169,6 +169,21 @@ def test_a_batch_that_does_not_fit_is_refused(folder: Path) -> None:
     assert "labels" in caught.value.why
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_arrays_that_do_not_fit_are_one_error(folder: Path, engine: str) -> None:
+    trainer = Trainer(folder, ENGINES[engine])
+    image, labels = np.zeros((6, 1, 8, 8), np.float32), np.zeros(6, np.int64)
+    for batch, code, text in (
+        ((image, labels.astype(np.int32)), "E401", "'labels' is tensor\\(int32\\)"),
+        ((image.astype(np.float64), labels), "E401", "'image' is tensor\\(double\\)"),
+        ((image, labels[1:]), "E401", "'labels' is 5, but 'batch' is 6"),
+        ((image[:, :, 1:], labels), "E401", "is 7; the model needs 8"),
+        ((image, labels + 10), "E403", ""),
+    ):
+        with pytest.raises(fx2onnx.UserError, match=rf"{code}[^$]*{text}"):
+            trainer.step({"image": batch[0], "labels": batch[1]})
+
+
 def test_a_folder_that_does_not_train_is_refused(tmp_path: Path) -> None:
     with pytest.raises(fx2onnx.UserError):
         Trainer(tmp_path)

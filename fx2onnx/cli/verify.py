@@ -216,7 +216,7 @@ def locate_command(
     if json_output:
         wrong = None if found is None else found.as_dict()
         print_json({"file": str(model), "source": source, "first_wrong": wrong})
-    elif not quiet:
+    elif found is not None or not quiet:
         print_text(f"{model} agrees with eager PyTorch\n" if found is None else f"{found.describe()}\n")
     if found is not None:
         raise typer.Exit(VerificationError.exit_code)

@@ -50,7 +50,10 @@ def arrays(folder: Path, side: str) -> list[np.ndarray]:
 def test_debug_names_the_node_and_writes_a_case(folder: Path) -> None:
     name = spoil()
     shown = invoke("locate", "wrong.onnx", "debug_models:net", "-q", "--case", "case")
-    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert shown.exit_code == 1
+    assert shown.stdout.startswith(f"first wrong: {name} (file")
+    right = invoke("locate", "net.onnx", "debug_models:net", "-q")
+    assert (right.exit_code, right.stdout) == (0, "")
     shown = invoke("locate", "wrong.onnx", "debug_models:net", "--case", "other", "--case-weights", "statistics")
     assert shown.exit_code == 1
     assert f"first wrong: {name} (file" in shown.stdout

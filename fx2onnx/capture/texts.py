@@ -26,6 +26,6 @@ def note_if_they_decide(done: Recorded, run: Callable[[Attempt], Outcome]) -> No
         drop_frames(other.error)
     lines = ", ".join(str(line) for line in done.shape_env.texts if line is not None) or "forward"
     done.captured.warnings.append(
-        f"the text of a dynamic size decides what forward computes ({lines}): the file holds what it does for a text that is no"
-        " number; compare or look up the size itself, or leave it out of dynamic_shapes"
+        f"the text of a dynamic size, or of a number from data, decides what forward computes ({lines}): the file holds what it"
+        " does for a text that is no number; compare the number itself, or leave the size out of dynamic_shapes"
     )

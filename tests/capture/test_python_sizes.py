@@ -23,7 +23,6 @@ PINNED = {
     "percent": "a text made by C code",
     "np.int64": "a number of NumPy's own",
     "in a set": "a key",
-    "key of a dict": "a key",
     "looked up": "a key",
     "complex": "a complex number of Python's",
     "operator.index": "asks for the plain number",

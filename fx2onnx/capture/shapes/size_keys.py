@@ -1,6 +1,7 @@
 """Sizes as keys: of a dict that keeps what is computed, and of a function that ``functools.lru_cache`` makes.
 
-Such a key may be any that equal expressions share. In a table that is looked up it has to be a plain number.
+Such a key may be any that equal expressions share. In a table that is looked up it has to be a plain number, and so has a key made of
+data: a dict of results by number has as many as there are different numbers.
 """
 
 from __future__ import annotations
@@ -34,20 +35,23 @@ def hashing(original: Callable[[torch.SymInt], int]) -> Callable[[torch.SymInt],
         if frame is None or not is_user(frame.f_code):
             return int(original(self))
         node = self.node if isinstance(self.node, DimNode) else None
-        if node is None or not isinstance(node.value, Dim) or not (_calls_cached(frame) or _is_key_of_cache(frame)):
+        if node is None or not isinstance(node.value, Dim):
             return hash(int(self))
-        return hash(("size", str(node.value)))  # by text: -1 and -2 have one hash, and Python would compare
+        of_data = node.value.symbols() & node.env.unbacked  # a plain number is needed where they may be one key
+        by_text = hash(("size", str(node.value)))  # -1 and -2 have one hash, and Python would compare
+        if _calls_cached(frame):
+            return by_text
+        found = None if of_data else _table_at(frame)
+        if found is None:
+            return hash(int(self))
+        return _COMPARED if found is _LOCAL else by_text
 
     return hashed
 
 
-@answers_for_caller
-def _is_key_of_cache(frame: FrameType) -> bool:
-    """Return whether the size is a key of a dict that keeps what is computed. The capture leaves no such key in it."""
-    table = _cache_at(frame) if THREAD.captures else None
-    if table is not None:
-        before_change(functools.partial(_without_sizes, table))
-    return table is not None
+_COMPARED = hash("a size whose table compares it with others")
+_LOCAL: dict[object, object] = {}
+"""A dict of the function itself, which has as many keys as there are different sizes: Python compares those of one hash."""
 
 
 def _without_sizes(table: dict[object, object]) -> None:
@@ -72,20 +76,34 @@ def _calls_cached(frame: FrameType) -> bool:
     return any(isinstance(one, functools._lru_cache_wrapper) for one in (found, getattr(found, "__wrapped__", None)))
 
 
-def _cache_at(frame: FrameType) -> dict[object, object] | None:
+def _table_at(frame: FrameType) -> dict[object, object] | None:
     """The dict that the frame looks up a key in, or writes one, where a function of the same class or file keeps what it computes: one
-    that stores into it with a key, or one whose keys are no plain numbers.
+    that stores into it with a key, or one whose keys are no plain numbers. The capture leaves no such key in it. ``_LOCAL`` for one of
+    the function itself.
     """
-    place = position(frame)
+    place = position(frame) if THREAD.captures else None
     for node, table in _lookups(frame.f_code) if place is not None else ():
-        if place_of(node) == place:
-            try:
-                found = value_of(table, frame)
-            except UnreadableError:
-                return None
-            is_kept = isinstance(found, dict) and (_is_stored(frame.f_code, table) or not _has_numbers(found))
-            return found if is_kept else None  # type: ignore[return-value]
+        if place_of(node) != place:
+            continue
+        if isinstance(table, ast.Dict):
+            return None if any(isinstance(key, ast.Constant) for key in table.keys) else _LOCAL
+        try:
+            found = value_of(table, frame)
+        except UnreadableError:
+            return None
+        is_local = isinstance(table, ast.Name) and table.id in frame.f_code.co_varnames
+        if not isinstance(found, dict) or not _may_have_sizes(found, frame, table, is_local):
+            return None
+        before_change(functools.partial(_without_sizes, found))
+        return _LOCAL if is_local else found
     return None
+
+
+def _may_have_sizes(table: Mapping[object, object], frame: FrameType, name: ast.expr, is_local: bool) -> bool:
+    """Return whether no plain number among the keys may be equal to a size, or the table keeps what the function computes."""
+    if is_local:
+        return not any(type(key) is int for key in table)
+    return _is_stored(frame.f_code, name) or not _has_numbers(table)
 
 
 _LOOKS_UP = frozenset({"get", "setdefault", "pop"})
@@ -99,6 +117,8 @@ def _lookups(code: CodeType) -> Sequence[tuple[ast.expr, ast.expr]]:
         match node:
             case ast.Subscript():
                 found.append((node, node.value))
+            case ast.Dict():
+                found.append((node, node))
             case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[table]):
                 found.append((node, table))
             case ast.Call(func=ast.Attribute() as method) if method.attr in _LOOKS_UP:

@@ -316,7 +316,8 @@ def text_of(env: Any, value: Dim) -> str:
     if asked_by_user() and not is_only_shown():
         env.texts = {**env.texts, user_location(): None}
     has_number = env.has_texts_of_sample and value.symbols() <= env.hints.keys()
-    return str(value.evaluate(env.hints) if has_number else value)
+    numbers = {**env.hints, **dict.fromkeys(env.unbacked, 1)} if has_number else {}  # texts of data may be equal
+    return str(value.evaluate(numbers) if has_number else value)
 
 
 _PLAIN: Mapping[type, Callable[[Any], Any]] = {

@@ -76,3 +76,74 @@ def test_a_table_of_sizes_needs_a_number() -> None:
     with pytest.raises(UserError) as caught:
         fx2onnx.export(lambda x: x * table.get(x.shape[0], 3.0), (torch.ones(5),), dynamic_shapes=({0: "n"},))
     assert caught.value.code == "E105"
+
+
+def rows_by_number(x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    rows = {}
+    for place, number in enumerate(numbers.tolist()):
+        rows[number] = x[place]
+    return torch.stack(list(rows.values()))
+
+
+def first_by_number(x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    seen: dict[Any, torch.Tensor] = {}
+    for place in range(2):
+        if numbers[place].item() not in seen:
+            seen[numbers[place].item()] = x[place]
+    return torch.stack(list(seen.values()))
+
+
+def sums_by_number(x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    sums: dict[Any, Any] = {}
+    for place in range(2):
+        key = (numbers[place].item(), "sum")
+        sums[key] = sums.get(key, 0) + x[place]
+    return torch.stack(list(sums.values()))
+
+
+def beside_plain_numbers(x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    table = {0: x[0], 1: x[1]}
+    table[numbers[0].item()] = x[1]
+    return table[0] + table[1]
+
+
+@pytest.mark.parametrize("program", [rows_by_number, first_by_number, sums_by_number, beside_plain_numbers])
+def test_numbers_of_data_are_no_keys(program: Callable[..., Any]) -> None:
+    """Which of them are one key depends on data: with two different ones in the example, the file was wrong for two equal ones."""
+    with pytest.raises(UserError, match="E104"):
+        fx2onnx.export(program, (torch.randn(2, 3), torch.tensor([0, 1])))
+
+
+def test_texts_of_numbers_of_data_are_keys_with_a_warning() -> None:
+    def program(x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        rows = {str(numbers[place].item()): x[place] for place in range(2)}
+        return torch.stack(list(rows.values()))
+
+    with pytest.warns(fx2onnx.ExportWarning, match="decides what forward computes"):
+        fx2onnx.export(program, (torch.randn(2, 3), torch.tensor([0, 1])))
+
+
+def stored(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    sums = {}
+    for part in (x, y):
+        sums[part.shape[0]] = sums.get(part.shape[0], 0) + part.sum(0)
+    return sums[x.shape[0]] * len(sums)
+
+
+def displayed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    sums = {x.shape[0]: x.sum(0), y.shape[0]: y.sum(0)}
+    return sums[x.shape[0]] * len(sums)
+
+
+def by_shape(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    sums: dict[Any, Any] = {"parts": 2}
+    sums[x.shape] = x.sum(0)
+    sums[y.shape] = y.sum(0)
+    return sums[x.shape] * len(sums)
+
+
+@pytest.mark.parametrize("program", [stored, displayed, by_shape])
+def test_two_sizes_are_one_key_of_a_dict_of_forward_where_they_are_equal(program: Callable[..., Any]) -> None:
+    sample = torch.randn(4, 3), torch.randn(5, 3)
+    others = [(torch.randn(rows, 3), torch.randn(lines, 3)) for rows, lines in ((6, 6), (2, 7))]
+    check(program, sample, others=others, dynamic_shapes=({0: "n"}, {0: "m"}))

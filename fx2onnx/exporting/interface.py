@@ -5,20 +5,24 @@ Names that ``dynamic_axes`` has for sizes of outputs are given to data-dependent
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import onnx_ir as ir
+import torch
+import torch.fx
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.metadata import PRODUCER
-from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.captured import Captured, where_of
 from fx2onnx.irx import shapes
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.values import Dims, dims_of
+from fx2onnx.lower.preflight import all_nodes, used_nodes
 from fx2onnx.sizes.assumptions import Assumed, Assumption, Condition, Guard, Specialization
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.relation import Relation
@@ -44,6 +48,9 @@ def name_output_sizes(captured: Captured, model: ir.Model, dynamic_axes: Any) ->
     if names.new:
         _rename(model, names.new)
         captured.assumptions = [_renamed(each, names.new) for each in captured.assumptions]
+
+
+aten = torch.ops.aten
 
 
 @dataclass
@@ -202,6 +209,26 @@ def limited_sizes(captured: Captured) -> Iterator[str]:
         if not _is_wide(sizes) and not declared.get(condition.name, EVERY).is_within(sizes):
             place = f"   ({condition.where})" if condition.where else ""
             yield f"the file is right for some sizes {condition.name} only: {condition.expression}{place}"
+
+
+_VECTORS: Mapping[object, tuple[int, ...]] = {
+    aten.linalg_svd.default: (0, 2),
+    aten.svd.default: (0, 2),
+    aten.linalg_eigh.default: (1,),
+}
+"""The results of decompositions whose signs are the algorithm's."""
+
+
+def unsigned_vectors(captured: Captured) -> Iterator[str]:
+    """A line for each decomposition of which vectors are used."""
+    used = used_nodes(captured)
+    for node in all_nodes(captured.graph):
+        made = node.args[0] if node in used and node.target is operator.getitem else None
+        if isinstance(made, torch.fx.Node) and node.args[1] in _VECTORS.get(made.target, ()):
+            yield (
+                f"{made.target}: vectors of a decomposition are unique up to their signs, and up to rotations where values are "
+                f"equal: the file's may be others than PyTorch's ({where_of(made)})"
+            )
 
 
 _LONG = 8

@@ -14,7 +14,13 @@ import torch
 
 from fx2onnx.base.events import record
 from fx2onnx.capture.captured import Captured
-from fx2onnx.exporting.interface import import_versions, limited_sizes, name_output_sizes, renamed_outputs
+from fx2onnx.exporting.interface import (
+    import_versions,
+    limited_sizes,
+    name_output_sizes,
+    renamed_outputs,
+    unsigned_vectors,
+)
 from fx2onnx.exporting.mutations import left_out, texts
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.report import Report
@@ -134,7 +140,11 @@ def name_interface(model: ir.Model, context: Context) -> Said:
     """Give sizes of outputs and operator sets what was asked for; the names of inputs and outputs."""
     captured, options = context.captured, context.options
     missing = [*name_output_sizes(captured, model, options.capture.dynamic_axes), *renamed_outputs(captured, model)]
-    missing += [*limited_sizes(captured), *import_versions(model, options.custom_opsets)]
+    missing += [
+        *limited_sizes(captured),
+        *dict.fromkeys(unsigned_vectors(captured)),
+        *import_versions(model, options.custom_opsets),
+    ]
     names = {
         "nodes_onnx": len(model.graph),
         "input_names": [value.name or "" for value in model.graph.inputs],

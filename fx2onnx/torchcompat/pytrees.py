@@ -155,12 +155,19 @@ def _contents(value: Any) -> dict[object, Any]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    slots = [name for kind in type(value).__mro__ for name in _slots_of(kind) if hasattr(value, name)]
+    slots = [name for name in slots_of(type(value)) if hasattr(value, name)]
     return dict(getattr(value, "__dict__", None) or {}) | {name: getattr(value, name) for name in slots}
 
 
-def _slots_of(kind: type) -> list[str]:
-    return [name for name, member in vars(kind).items() if isinstance(member, types.MemberDescriptorType)]
+def slots_of(kind: type) -> list[str]:
+    """The names of slots as the classes declare them, those of bases first; Python itself has them sorted."""
+    found: list[str] = []
+    for base in reversed(kind.__mro__):
+        stated = vars(base).get("__slots__", ())
+        order = [stated] if isinstance(stated, str) else [*stated]
+        members = [name for name, member in vars(base).items() if isinstance(member, types.MemberDescriptorType)]
+        found += sorted(members, key=lambda name: order.index(name) if name in order else len(order))
+    return found
 
 
 def _children(tree: object) -> tuple[list[Key], list[object], Rebuild] | None:
@@ -211,7 +218,7 @@ class _Copied:
         named = dict(zip(self.named, values[count:], strict=True))
         base: Any = next(each for each in self.kind.__mro__ if not each.__flags__ & _MADE_IN_PYTHON)
         made = base.__new__(self.kind, values[:count]) if self.elements else base.__new__(self.kind)
-        slots = [name for kind in self.kind.__mro__ for name in _slots_of(kind)]
+        slots = slots_of(self.kind)
         for name, value in (self.others | named).items():
             if name in slots or not hasattr(made, "__dict__"):
                 object.__setattr__(made, name, value)

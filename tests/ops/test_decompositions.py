@@ -63,6 +63,11 @@ def test_models_of_decompositions(name: str) -> None:
     assert "unique up to their signs" in warning
 
 
+@pytest.mark.parametrize("function", [lambda x: torch.linalg.svd(x).S, lambda x: torch.linalg.eigh(x @ x.mT)[0]])
+def test_values_of_a_decomposition_have_no_signs(function: Callable[..., Any]) -> None:
+    assert fx2onnx.export(function, (points(3, 3),)).report.warnings == []
+
+
 @pytest.mark.long
 def test_a_decomposition_is_differentiated() -> None:
     class Aligned(torch.nn.Module):

@@ -87,16 +87,6 @@ def _least_squares(
     return record_sized(tracer, call, outputs)
 
 
-@register(Kind.RECORD, aten.linalg_svd.default, aten.svd.default, aten.linalg_eigh.default)
-def _vectors(tracer: Tracer, call: Call) -> object:
-    """Decompositions with vectors, whose signs are the algorithm's."""
-    tracer.warnings.append(
-        f"{call.func}: vectors of a decomposition are unique up to their signs, and up to rotations where values are equal: the "
-        f"file's may be others than PyTorch's ({user_location()})"
-    )
-    return NotImplemented
-
-
 @register(Kind.RECORD, aten.combinations.default)
 def _combinations(tracer: Tracer, call: Call, self: torch.Tensor, r: int, with_replacement: bool) -> object:
     """combinations: [N] -> [N choose r, r]; with replacement, [N + r - 1 choose r, r]; of no elements at a time, [0]."""

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from fx2onnx.capture.rare_roads import road
+from fx2onnx.torchcompat.pytrees import slots_of
 
 Value: TypeAlias = Any
 """Any Python object that a module may hold."""
@@ -401,12 +402,7 @@ def is_iterator(kind: type) -> bool:
 
 
 def _slots(kind: type) -> list[str]:
-    return [
-        name
-        for base in kind.__mro__
-        for name, member in vars(base).items()
-        if isinstance(member, types.MemberDescriptorType) and name not in _ALWAYS
-    ]
+    return [name for name in slots_of(kind) if name not in _ALWAYS]
 
 
 def _in_slots(value: Value, names: Iterable[str]) -> dict[str, Value]:

@@ -337,13 +337,17 @@ def test_sym_ite_of_numbers_is_a_decision() -> None:
         ({"dynamic_shapes": "yes"}, "yes"),
         ({"dynamic_shapes": {"x": {0: "n", 1: "n"}}}, "n has two sizes"),
         ({"dynamic_shapes": {"x": {0: 9}}}, "9"),
-        ({"dynamic_shapes": {"x": {0: "n"}}, "dynamic_axes": {"x": [0]}}, "both"),
     ],
 )
 def test_wrong_requests(arguments: dict[str, Any], part: str) -> None:
     with pytest.raises(fx2onnx.UserError, match=part) as caught:
         fx2onnx.export(Mlp(), (torch.ones(2, 4),), **arguments)
     assert caught.value.code == "E105"
+
+
+def test_one_of_two_forms_of_dynamic_sizes_is_given() -> None:
+    with pytest.raises(fx2onnx.UserError, match=r"E001.*both"):
+        fx2onnx.export(Mlp(), (torch.ones(2, 4),), dynamic_shapes={"x": {0: "n"}}, dynamic_axes={"x": [0]})
 
 
 class Windowed(torch.nn.Module):

@@ -6,6 +6,7 @@ import array
 import collections
 import ctypes
 import datetime
+import functools
 import io
 import itertools
 import logging
@@ -96,6 +97,8 @@ HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "random": (lambda: random.Random(3), lambda found: found.random()),
     "numpy": (lambda: np.random.default_rng(3), lambda found: float(found.random())),
     "old numpy": (lambda: np.random.RandomState(3), lambda found: float(found.rand())),
+    "method": (lambda: random.Random(3).random, lambda found: found()),
+    "method of numpy": (lambda: np.random.default_rng(3).random, lambda found: float(found())),
     "queue": (lambda: filled(queue.Queue), lambda found: found.get()),
     "stack": (lambda: filled(queue.LifoQueue), lambda found: found.get()),
     "heap": (lambda: filled(queue.PriorityQueue), lambda found: found.get()),
@@ -112,7 +115,9 @@ def test_it_is_where_it_was_and_the_warning_says_that_the_file_does_not_go_on(na
     before, thing = make(), make()
     take(before), take(thing)  # on its way
     module = Holds(thing, take)
-    with pytest.warns(fx2onnx.ExportWarning, match="forward changes the attribute thing; the file does not"):
+    with pytest.warns(
+        fx2onnx.ExportWarning, match=r"forward changes the attribute thing(\.__self__)?; the file does not"
+    ):
         result = fx2onnx.export(module, (X,))
     assert verify(result, module, (X,), seeds=()).ok
     assert module.thing is thing
@@ -276,7 +281,33 @@ def logged(_: object) -> float:
     return 2.0
 
 
+def unpacked(found: Any) -> float:
+    """Calls a clock, which a container may hold."""
+    return unpacked(next(iter(found))) if isinstance(found, list | set) else float(found())
+
+
+def in_closure() -> Callable[[Any], float]:
+    now = time.perf_counter
+    return lambda _: now()
+
+
+CLOCKS = {
+    "held": time.time,
+    "held in a list": [[time.time]],
+    "held as a part": functools.partial(time.monotonic),
+    "held as a method": lambda: Datetime.now().microsecond,
+    "held bytes": lambda: int.from_bytes(os.urandom(4), "big"),
+    "held generator": random.SystemRandom().random,
+}
 READ: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    **dict.fromkeys(CLOCKS, (unpacked, True)),
+    "seconds of a clock that is held": (lambda now: int(now()), True),
+    "in a closure": (in_closure(), True),
+    "a default": (lambda _, now=time.time: now(), True),
+    "unseeded": (lambda _: np.random.default_rng().random(), True),
+    "unseeded too": (lambda _: random.Random().random(), True),
+    "seeded": (lambda _: random.Random(3).random() + np.random.default_rng(3).random(), False),
+    "held but unused": (lambda now: now() and 2.0, False),
     "seconds": (lambda _: time.time(), True),
     "another name": (lambda _: perf_counter(), True),
     "imported in a function": (imported, True),
@@ -295,13 +326,15 @@ READ: dict[str, tuple[Callable[[Any], Any], bool]] = {
 def test_what_a_clock_shows_in_the_file_is_named(name: str) -> None:
     take, is_kept = READ[name]
     before = time.time, datetime.datetime, datetime.date
+    module = Holds(CLOCKS.get(name, time.time), take)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fx2onnx.ExportWarning)
-        result = fx2onnx.export(Holds(None, take), (X,))
+        result = fx2onnx.export(module, (X,))
+    assert module.thing is CLOCKS.get(name, time.time)
     assert any("reads a clock" in text for text in result.report.warnings) == is_kept
     assert before == (time.time, datetime.datetime, datetime.date)
     if name in ("tensor", "logged"):
-        verdict = verify(result, Holds(None, take), (X,))
+        verdict = verify(result, module, (X,))
         assert verdict.ok != is_kept
         assert bool(verdict.unverified) == is_kept, verdict.describe()
 

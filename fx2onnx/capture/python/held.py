@@ -28,6 +28,8 @@ from fx2onnx.torchcompat.pytrees import slots_of
 
 Value: TypeAlias = Any
 """Any Python object that a module may hold."""
+Readers: TypeAlias = list[tuple[Value, object, Value]]
+"""Functions in C that are held, and generators over the system's random bytes: what holds them, where, and they themselves."""
 K = TypeVar("K")
 
 PLAIN, DICT, LIST, SET, TUPLE, OBJECT, TENSOR, CELL, ARRAY, MODULE, ADVANCING, NAMESPACE = range(12)
@@ -63,7 +65,9 @@ _NOT_LOOKED_INTO = (
 _VIEWS = (functools.partial, types.MappingProxyType)
 """Python's own classes whose objects hold others and do not change themselves."""
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
-_HOLDERS = (types.SimpleNamespace, types.MethodType, threading.local, *_WEAK)
+_HOLDERS = (types.SimpleNamespace, types.MethodType, types.BuiltinFunctionType, threading.local, *_WEAK)
+_READERS = (types.BuiltinFunctionType, random.SystemRandom)
+"""Classes of what may read a clock, or random bytes of the system."""
 _WITH_ATTRIBUTES = (torch.Tensor, torch.nn.Parameter, types.FunctionType)
 _MOST_ENTRIES = 200_000
 """Objects beyond so many are not looked into: a module that refers to a whole program is not its state."""
@@ -91,7 +95,7 @@ class Snapshot:
         self,
         modules: Iterable[tuple[str, torch.nn.Module]] = (),
         others: Iterable[tuple[str, object]] = (),
-        namespaces: Callable[[list[Value]], Iterable[tuple[str, Value, dict[str, Value]]]] = lambda functions: (),
+        namespaces: Callable[[list[Value], Readers], Iterable[tuple[str, Value, dict[str, Value]]]] = lambda *_: (),
     ) -> None:
         """``namespaces`` of the functions that all these hold: by name, dicts of globals and classes, and what of them may change."""
         self.tensors: dict[int, torch.Tensor] = {}
@@ -104,6 +108,7 @@ class Snapshot:
         self.scripted: list[tuple[str, Value, dict[str, object]]] = []
         """Name, what has them, and its attributes, of each scripted module."""
         self._functions: list[Value] = []
+        self._readers: Readers = []
         self._kinds: dict[type, int] = {}
         self._slots: dict[type, list[str]] = {}
         self._seen: set[int] = set()
@@ -119,7 +124,7 @@ class Snapshot:
         self._pending.reverse()
         self._walk()
         self._outside = len(self.entries)
-        for name, holder, content in namespaces(self._functions):
+        for name, holder, content in namespaces(self._functions, self._readers):
             if isinstance(holder, types.FunctionType):
                 self._found(holder, -1, name)
             else:
@@ -187,6 +192,8 @@ class Snapshot:
             seen.add(id(value))
             first = len(pending)
             place = len(self.entries)
+            if isinstance(value, _READERS) and parent >= 0:
+                self._readers.append((self.entries[parent].holder, key, value))
             if kind == MODULE:
                 self._add_module(str(key), value, parent)
                 self.tensors |= {id(each): each for each in value._buffers.values() if each is not None}
@@ -406,7 +413,9 @@ def _slots(kind: type) -> list[str]:
 
 
 def _in_slots(value: Value, names: Iterable[str]) -> dict[str, Value]:
-    return {name: getattr(value, name, MISSING) for name in names}
+    """The values of slots. What a class in C makes anew at each read is no state."""
+    found = {name: getattr(value, name, MISSING) for name in names}
+    return {name: held for name, held in found.items() if getattr(value, name, MISSING) is held}
 
 
 def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[Entry]:
@@ -426,9 +435,9 @@ def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[En
     slots = _slots(type(value))
     if slots:
         yield Entry(value, _in_slots(value, slots), OBJECT, parent, key)
-    if isinstance(value, types.MethodType):
-        bound = (value.__self__,)
-        yield Entry(bound, bound, TUPLE, parent, key)
+    if isinstance(value, types.BuiltinFunctionType):  # a method in C has no slots
+        bound = {"__self__": value.__self__}
+        yield Entry(bound, bound, DICT, parent, key)
 
 
 def parts_of_view(value: Value) -> Value:

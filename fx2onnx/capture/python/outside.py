@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from random import SystemRandom
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ReferenceType
@@ -20,7 +21,7 @@ from weakref import ReferenceType
 import torch
 
 from fx2onnx.base.source import file_of
-from fx2onnx.capture.python.held import space_of
+from fx2onnx.capture.python.held import Readers, space_of
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.torchcompat.frames import is_user
 
@@ -77,13 +78,17 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def namespaces_of(
-    modules: Iterable[torch.nn.Module], functions: Iterable[FunctionType]
+    modules: Iterable[torch.nn.Module], functions: Iterable[FunctionType], readers: Readers
 ) -> list[tuple[str, object, dict[str, Any]]]:
     """The globals and the class attributes that may be state: those that the code of ``modules`` names, outside of installed packages.
 
     Code is that of their classes, of the ``functions`` that they hold, and of the functions and classes that it names in turn. Gives the
-    name of each Python module or class, its namespace, and the values; and functions with defaults that may change.
+    name of each Python module or class, its namespace, and the values; and functions with defaults that may change. The clocks
+    among these, and among the ``readers`` that the modules hold, are noted in ``MET``.
     """
+    clocks: list[tuple[dict[str, object], str]] = [
+        (holder if isinstance(holder, dict) else {}, str(key)) for holder, key, value in readers if _is_clock(value)
+    ]
     pending: list[Any] = [*functions, *dict.fromkeys(base for each in modules for base in type(each).__mro__)]
     spaces: dict[int, tuple[str, Any, set[str]]] = {}
     met: dict[int, FunctionType] = {}
@@ -93,7 +98,9 @@ def namespaces_of(
         if id(found) in seen:
             continue
         seen.add(id(found))
-        if isinstance(found, type):
+        if _is_clock(found.__func__ if isinstance(found, staticmethod) else found):
+            clocks.append(({}, ""))
+        elif isinstance(found, type):
             if _is_of_user(found):
                 spaces[id(found)] = found.__name__, found, {name for name in vars(found) if not name.startswith("__")}
                 pending += vars(found).values()
@@ -102,11 +109,12 @@ def namespaces_of(
             spaces.setdefault(id(space), (space.get("__name__", ""), space, set()))[2].update(names)
             values = {name: space[name] for name in names if name in space}
             pending += values.values()
-            if MET.clocks is not None:
-                MET.clocks += [(space, name) for name, value in values.items() if _is_clock(value)]
-                MET.clocks += [({}, name) for name in names & _CLOCKS - values.keys()]
+            clocks += [(space, name) for name in names if name in _CLOCKS or _is_clock(space.get(name))]
             pending += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+            pending += function.__defaults__ or ()
             met[id(function)] = function
+    if MET.clocks is not None:
+        MET.clocks += clocks
     contents = [(name, space, space_of(space), names) for name, space, names in spaces.values()]
     found = [
         (name, space, {key: own[key] for key in sorted(names & own.keys()) if _may_be_state(own[key])})
@@ -123,13 +131,19 @@ class _Met(threading.local):
 
 
 MET = _Met()
-_CLOCKS = frozenset({"time", "datetime", "uuid", "secrets", "urandom"})
-"""Modules whose functions return other values in each run, and such a function of ``os``."""
+_CLOCKS = frozenset(
+    ["time", "datetime", "uuid", "secrets", "urandom", "Random", "SystemRandom", "RandomState", "default_rng", "now", "today"]
+)  # fmt: skip
+"""Modules whose functions return other values in each run, such functions, and generators that the system's random bytes may seed."""
 
 
 def _is_clock(value: object) -> bool:
+    if isinstance(value, BuiltinFunctionType) and isinstance(
+        value.__self__, type
+    ):  # a class's own, such as datetime.now
+        value = value.__self__
     named = "__name__" if isinstance(value, ModuleType) else "__module__"
-    return getattr(value, named, None) in _CLOCKS or value is os.urandom
+    return getattr(value, named, None) in _CLOCKS or value is os.urandom or isinstance(value, SystemRandom)
 
 
 def _has_state(function: FunctionType) -> bool:

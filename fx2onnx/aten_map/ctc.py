@@ -277,8 +277,9 @@ def _ctc_loss_backward(
         lambda op, beta, emitted: _preceding(op, beta, path, emitted),
         reverse=True,
     )
-    both = op.Add(transpose(op, op.cast(log_alpha, WORK), (1, 0, 2)), beta)
     low, nothing = op.const(-math.inf, WORK), op.const(0.0, WORK)
+    both = op.Add(transpose(op, op.cast(log_alpha, WORK), (1, 0, 2)), beta)
+    both = op.Where(op.Equal(beta, low), low, both)  # beyond a path nothing has written alpha's memory
     most = reduce(op, "ReduceMax", both, 2, keepdim=True)
     most = op.Where(op.Equal(most, low), nothing, most)
     is_class = op.Equal(op.Unsqueeze(path.classes, axes=[2]), counted(op, classes, D.INT64))

@@ -24,6 +24,14 @@ LOGS = R(3, 2, 4).log_softmax(2)
 LOGS[1, 0, 2] = LOGS[2, 1, 0] = -INF
 COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
 
+
+def _beyond_path(filler: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss, and alpha with ``filler`` in the memory that nothing has written: the second sequence has one label."""
+    loss, alpha = aten._ctc_loss.default(LOGS, T([[1, 2], [3, 3]]), [3, 3], [2, 1])
+    alpha[1, 1:, 3:] = filler
+    return loss, alpha
+
+
 SHARES, BAGS = torch.rand(3, 1) * 0.8 + 0.1, (R(5, 2), T([1, 2, 4, 0, 3, 2]), T([0, 2]))
 BATCHES = [(R(3, 1, 4, 2), R(4, 5, 2)), (R(4, 2), R(3, 5, 2)), (R(1, 4, 2), R(5, 2)), (R(3, 4, 2), R(3, 5, 2))]
 
@@ -61,6 +69,7 @@ CASES = [
         case(aten._ctc_loss_backward.default, R(2), LOGS, labels, [3, 3], lengths, *aten._ctc_loss.default(LOGS, labels, [3, 3], lengths), 0, True)
         for labels, lengths in ((T([[1, 2], [3, 3]]), [2, 1]), (torch.zeros(2, 0).long(), [0, 0]))
     ),
+    *(case(aten._ctc_loss_backward.default, R(2), LOGS, T([[1, 2], [3, 3]]), [3, 3], [2, 1], *_beyond_path(filler), 0, True) for filler in (NAN, INF, 9.0)),
     case(aten.grid_sampler_2d_backward.default, R(1, 0, 2, 2), R(1, 0, 3, 3), R(1, 2, 2, 2), 0, 0, True, [True, True]),
     case(aten.adaptive_avg_pool1d.default, torch.zeros(2, 1, 0), [1]),
     *(

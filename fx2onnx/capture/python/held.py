@@ -62,10 +62,10 @@ ADVANCING_TYPES: tuple[type, ...] = (
 _NOT_LOOKED_INTO = (
     type, types.ModuleType, BaseException, enum.Enum, torch.Size, str, bytes, int, float,
 )  # fmt: skip
-_VIEWS = (functools.partial, types.MappingProxyType)
+_VIEWS = (functools.partial, types.MappingProxyType, types.BuiltinFunctionType)
 """Python's own classes whose objects hold others and do not change themselves."""
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
-_HOLDERS = (types.SimpleNamespace, types.MethodType, types.BuiltinFunctionType, threading.local, *_WEAK)
+_HOLDERS = (types.SimpleNamespace, types.MethodType, threading.local, *_WEAK)
 _READERS = (types.BuiltinFunctionType, random.SystemRandom)
 """Classes of what may read a clock, or random bytes of the system."""
 _WITH_ATTRIBUTES = (torch.Tensor, torch.nn.Parameter, types.FunctionType)
@@ -435,9 +435,6 @@ def entries_of(value: Value, kind: int, parent: int, key: object) -> Iterator[En
     slots = _slots(type(value))
     if slots:
         yield Entry(value, _in_slots(value, slots), OBJECT, parent, key)
-    if isinstance(value, types.BuiltinFunctionType):  # a method in C has no slots
-        bound = {"__self__": value.__self__}
-        yield Entry(bound, bound, DICT, parent, key)
 
 
 def parts_of_view(value: Value) -> Value:
@@ -446,6 +443,8 @@ def parts_of_view(value: Value) -> Value:
         return value.__defaults__, value.__kwdefaults__
     if isinstance(value, functools.partial):
         return value.func, value.args, value.keywords
+    if isinstance(value, types.BuiltinFunctionType):
+        return (value.__self__,)
     return tuple(value.values()) if isinstance(value, types.MappingProxyType) else value
 
 

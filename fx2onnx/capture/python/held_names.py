@@ -46,7 +46,7 @@ _NUMBERS = (bool, int, float, str)
 _SILENT = frozenset({BUFFERS, PARAMETERS, "forward"})
 """Keys that are no part of a name: registries, and the function that is exported as a module."""
 _LOOKED_INTO = (*COMPARED, TUPLE)
-_CONSTANTS = {"cell": "function", "dict": "module"}
+_CONSTANTS = {"cell": "function", "dict": "module", "builtin_function_or_method": "method"}
 """Words for classes of holders."""
 
 
@@ -180,8 +180,10 @@ class Names:
         found, is_weight = None, self._entries[place].key in (PARAMETERS, BUFFERS)
         while place >= 0:
             entry = self._entries[place]
-            if entry.kind == CELL or (entry.kind == TUPLE and entry.holder and not isinstance(entry.holder, tuple)):
+            if entry.kind == CELL:
                 return place
+            if entry.kind == TUPLE and entry.holder and not isinstance(entry.holder, tuple):
+                found, is_weight = place, False  # of a method in a ``functools.partial``, the latter
             if is_weight and entry.kind == DICT and PARAMETERS in entry.content:
                 found = place  # of modules inside each other, the outermost
             place = entry.parent

@@ -109,6 +109,18 @@ def integers() -> list[Case]:
     return made
 
 
+def products() -> list[Case]:
+    """Rows and columns of whole tiles and of parts, one row less than a tile, weights as they are and turned."""
+    made = []
+    for dims, columns in (((2, 40), 600), ((3, 11, 37), 70), ((250, 64), 33), ((1, 23, 96), 32), ((5, 300), 129)):
+        x, w, bias = numbers("float32", *dims), numbers("float32", dims[-1], columns), numbers("float32", columns)
+        made.append(Case("MatMul", [x], w, special=True, atol=1e-3))
+        if len(dims) == 2:
+            turned = np.ascontiguousarray(w.T)
+            made += [Case("Gemm", [x], w, bias, atol=1e-3), Case("Gemm", [x], turned, bias[None], transB=1, atol=1e-3)]
+    return [*made, Case("Gemm", [x], w, bias, alpha=0.5, beta=2.0, atol=1e-3)]
+
+
 def choices() -> list[Case]:
     x, ties = numbers("float32", 3, 5, 40), numbers("float32", 4, 30).round()
     ties[:, ::3] *= np.float32(-0.0)
@@ -175,16 +187,17 @@ def others() -> list[Case]:
     return made
 
 
-CASES = [*lines(), *rows(), *integers(), *choices(), *others()]
+CASES = [*lines(), *rows(), *integers(), *products(), *choices(), *others()]
 
 
 def image_model(activation: str, size: int) -> tuple[bytes, dict[str, Array]]:
     """Convolutions next to one another, with one depthwise, each followed by the activation."""
-    shapes = ((20, 3, 3, 3), (20, 1, 3, 3), (18, 20, 1, 1), (4, 18, 2, 2))
+    shapes = ((20, 3, 3, 3), (20, 1, 3, 3), (34, 20, 1, 1), (18, 34, 3, 2), (4, 18, 2, 2))
     nodes, values, name = [], {}, "x0"
     for place, shape in enumerate(shapes):
         values |= {f"w{place}": numbers("float32", *shape, scale=0.3), f"b{place}": numbers("float32", shape[0])}
         attrs = {"group": 20 if shape[1] == 1 else 1, "pads": [1] * 4, "strides": [1 + place % 2] * 2}
+        attrs["dilations"] = [1, 1 + place // 3]
         nodes.append(helper.make_node("Conv", [name, f"w{place}", f"b{place}"], [f"c{place}"], **attrs))
         bounds = ["low", "high"] if activation == "Clip" else []
         name = f"y{place}"
@@ -240,6 +253,21 @@ def test_image_models_have_the_numbers_of_onnxruntime(activation: str) -> None:
         wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
         for is_fast in (True, False):
             np.testing.assert_allclose(run(model, is_fast, feeds)[0], wanted[0], rtol=1e-4, atol=1e-4)
+
+
+@needs_numba
+@pytest.mark.long
+@pytest.mark.parametrize("dims", [(600, 256, 1024), (4096, 512, 96)])
+def test_products_have_the_same_bits_at_any_number_of_threads(dims: tuple[int, int, int]) -> None:
+    rows, inner, columns = dims
+    x, given = numbers("float32", rows, inner), []
+    model = Case("MatMul", [x], numbers("float32", inner, columns)).model()
+    for count in (1, 3):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = count
+        session = ort.InferenceSession(model, options)
+        given += [session.run(None, {"x0": x})[0].tobytes() for _ in range(3)]
+    assert len(set(given)) == 1
 
 
 def test_numpy_computes_alone_where_numba_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:

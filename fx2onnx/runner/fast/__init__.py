@@ -30,6 +30,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("", "integers"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
     ("", "recurrent"): "GRU LSTM RNN",
     ("", "depthwise"): "Conv MaxPool",
+    ("", "products"): "Gemm MatMul",
     ("", "choices"): "GridSample NonMaxSuppression TopK",
     (MICROSOFT, "halves"): "MatMulNBits",
     (PRIVATE_DOMAIN, "depthwise"): "FusedConv",

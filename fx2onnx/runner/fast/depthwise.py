@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, inlined, is_plain, operand
+from fx2onnx.runner.fast.products import pad_last, prepare_image
 from fx2onnx.runner.fast.taps import (
     CODES,
     LANES,
@@ -114,21 +115,6 @@ def _last(count: int, is_hard_swish: int) -> Callable[..., None]:
     return made
 
 
-@compiled
-def _pad_last(x: Array, top: int, left: int, out: Array) -> None:
-    """x [H, W, C] with zeros around it."""
-    high, wide, channels = x.shape
-    for i in range(out.shape[0]):
-        is_row = top <= i < top + high
-        for j in range(out.shape[1]):
-            if is_row and left <= j < left + wide:
-                for c in range(channels):
-                    out[i, j, c] = x[i - top, j - left, c]
-            else:
-                for c in range(channels):
-                    out[i, j, c] = f32(0)
-
-
 @inlined
 def _finished(x: Any, is_gated: bool, shift: Any, low: Any, high: Any) -> Any:
     """x within bounds, or times a bounded gate; NaN stays NaN."""
@@ -174,26 +160,28 @@ def _finisher(bias: Array, activation: str, bounds: tuple[float, float] | None) 
 
 
 def _prepare(facts: Facts) -> Prepared | None:
-    made = _depthwise(facts)
+    made = _convolution(facts)
     return made if made is not None else prepare_conv(facts, _finisher)
 
 
-def _depthwise(facts: Facts) -> Prepared | None:
-    """Float32 images or lines with constant weights, one kernel a channel."""
+def _convolution(facts: Facts) -> Prepared | None:
+    """Float32 images or lines with constant weights: those with one kernel a channel, and those in channels-last memory."""
     spec, w = facts.inputs[0], facts.consts[1] if len(facts.consts) > 1 else None
     if spec is None or w is None or not is_plain(spec) or w.dtype != FLOAT32 or w.ndim not in (3, 4) or 0 in w.shape:
         return None
     extra, given, attrs = facts.consts[2:7], facts.inputs[2:7], facts.attrs
-    if len(w) < 2 or not attrs.get("group", 1) == len(w) == spec[0][1]:
-        return None
-    if math.prod(w.shape[2:]) > MAX_TAPS or attrs.get("activation", "") not in BOUNDS:
+    group, is_last = attrs.get("group", 1), w.ndim == 4 and (facts.channels_last[0] or facts.wants_channels_last)
+    is_depthwise = len(w) > 1 and group == len(w) == spec[0][1] and math.prod(w.shape[2:]) <= MAX_TAPS
+    if not (is_depthwise or (is_last and group == 1)) or attrs.get("activation", "") not in BOUNDS:
         return None
     if any(one is not None and const is None for one, const in zip(given, extra, strict=True)):
         return None
     window = conv_window(spec[0], w.shape, attrs)
     if any(pad < 0 for pad in (*window.before, *window.after)) or 0 in window.out:
         return None
-    if (facts.channels_last[0] or facts.wants_channels_last) and w.ndim == 4 and len(w) >= LANES:
+    if not is_depthwise:
+        return prepare_image(facts, window, lambda: _folded(facts, w), _activation(facts))
+    if is_last and len(w) >= LANES:
         return _prepare_last(facts, w, window)
     return _prepare_first(facts, w, window)
 
@@ -291,7 +279,7 @@ def _prepare_last(facts: Facts, w: Array, window: Window) -> Prepared:
         source, made = operand(nhwc(x), (batch, *dims, channels))
         y = nhwc(out[0])
         for sample in range(batch):
-            made.append(partial(_pad_last, source[sample], window.before[0], window.before[1], room[0]))
+            made.append(partial(pad_last, source[sample], window.before[0], window.before[1], room[0]))
             made.append(partial(loop, room[0], taps, bias, offsets, *window.strides, low, high, y[sample]))
         return made
 

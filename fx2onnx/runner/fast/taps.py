@@ -17,21 +17,21 @@ PIXELS = 4
 WORD, AT, REAL = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
-def _of(value: Any, index: Any) -> Any:
+def constant(value: Any, index: Any) -> Any:
     return ir.Constant(value, index)
 
 
-def _spread(builder: Any, number: Any, vector: Any) -> Any:
-    nothing = _of(vector, ir.Undefined)
-    first = builder.insert_element(nothing, number, _of(WORD, 0))
-    return builder.shuffle_vector(first, nothing, _of(ir.VectorType(WORD, LANES), [0] * LANES))
+def filled(builder: Any, number: Any, vector: Any) -> Any:
+    nothing = constant(vector, ir.Undefined)
+    first = builder.insert_element(nothing, number, constant(WORD, 0))
+    return builder.shuffle_vector(first, nothing, constant(ir.VectorType(WORD, LANES), [0] * LANES))
 
 
-def _load(builder: Any, start: Any, index: Any, vector: Any) -> Any:
+def load(builder: Any, start: Any, index: Any, vector: Any) -> Any:
     return builder.load(builder.bitcast(builder.gep(start, [index]), vector.as_pointer()), align=4)
 
 
-def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
+def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
     if a.type.element != REAL:
         return builder.add(builder.mul(a, b), c)
     kind = ir.FunctionType(a.type, [a.type] * 3)
@@ -61,22 +61,22 @@ def along_line(typing: Any, taps: Any, kind: Any, x: Any, offsets: Any, w: Any, 
         _, _, x, offsets, w, out, count = arguments
         source, target, weights = (builder.inttoptr(one, element.as_pointer()) for one in (x, out, w))
         distances = builder.inttoptr(offsets, AT.as_pointer())
-        places = [builder.load(builder.gep(distances, [_of(AT, t)])) for t in range(number)]
+        places = [builder.load(builder.gep(distances, [constant(AT, t)])) for t in range(number)]
         is_maximum = kind.literal_value == MAXIMA
-        by = [_spread(builder, builder.load(builder.gep(weights, [_of(AT, t)])), vector) for t in range(number)]
-        start_value = _of(vector, [float("-inf")] * LANES if is_maximum else None)
-        steps = builder.sdiv(builder.add(count, _of(AT, STEP - 1)), _of(AT, STEP))
+        by = [filled(builder, builder.load(builder.gep(weights, [constant(AT, t)])), vector) for t in range(number)]
+        start_value = constant(vector, [float("-inf")] * LANES if is_maximum else None)
+        steps = builder.sdiv(builder.add(count, constant(AT, STEP - 1)), constant(AT, STEP))
         with cgutils.for_range(builder, steps) as loop:
-            start = builder.mul(loop.index, _of(AT, STEP))
+            start = builder.mul(loop.index, constant(AT, STEP))
             for part in range(STEP // LANES):
-                at = builder.add(start, _of(AT, part * LANES))
+                at = builder.add(start, constant(AT, part * LANES))
                 total = start_value
                 for place, weight in zip(places, by, strict=True):
-                    value = _load(builder, source, builder.add(at, place), vector)
+                    value = load(builder, source, builder.add(at, place), vector)
                     if is_maximum:
                         total = _greater(builder, value, total)
                     else:
-                        total = _multiply_add(builder, weight, value, total)
+                        total = multiply_add(builder, weight, value, total)
                 builder.store(total, builder.bitcast(builder.gep(target, [at]), vector.as_pointer()), align=4)
         return context.get_dummy_value()
 
@@ -90,10 +90,10 @@ def _bounded(builder: Any, y: Any, low: Any, high: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", y, high), high, y)
 
 
-def _activated(builder: Any, y: Any, low: Any, high: Any, is_hard_swish: bool) -> Any:
+def activated(builder: Any, y: Any, low: Any, high: Any, is_hard_swish: bool) -> Any:
     if not is_hard_swish:
         return _bounded(builder, y, low, high)
-    zero, half, one, sixth = (_of(y.type, [value] * LANES) for value in (0.0, 0.5, 1.0, 1 / 6))
+    zero, half, one, sixth = (constant(y.type, [value] * LANES) for value in (0.0, 0.5, 1.0, 1 / 6))
     gate = _bounded(builder, builder.fadd(builder.fmul(y, sixth), half), zero, one)
     return builder.fmul(y, gate)
 
@@ -112,27 +112,25 @@ def along_channels(
         *_, x, offsets, w, bias, out, step, channels, low, high = arguments
         source, target, weights, shift = (builder.inttoptr(one, REAL.as_pointer()) for one in (x, out, w, bias))
         distances = builder.inttoptr(offsets, AT.as_pointer())
-        places = [builder.load(builder.gep(distances, [_of(AT, t)])) for t in range(taps.literal_value)]
-        least, most = (_spread(builder, one, vector) for one in (low, high))
-        last = builder.sub(channels, _of(AT, LANES))
-        steps = builder.sdiv(builder.add(channels, _of(AT, LANES - 1)), _of(AT, LANES))
+        places = [builder.load(builder.gep(distances, [constant(AT, t)])) for t in range(taps.literal_value)]
+        least, most = (filled(builder, one, vector) for one in (low, high))
+        last = builder.sub(channels, constant(AT, LANES))
+        steps = builder.sdiv(builder.add(channels, constant(AT, LANES - 1)), constant(AT, LANES))
         with cgutils.for_range(builder, steps) as loop:
-            at = builder.mul(loop.index, _of(AT, LANES))
+            at = builder.mul(loop.index, constant(AT, LANES))
             at = builder.select(builder.icmp_signed(">", at, last), last, at)
-            totals = [_load(builder, shift, at, vector)] * pixels.literal_value
+            totals = [load(builder, shift, at, vector)] * pixels.literal_value
             row = at
             for place in places:
-                weight = _load(builder, weights, row, vector)
+                weight = load(builder, weights, row, vector)
                 row = builder.add(row, channels)
                 start = builder.add(at, place)
                 for number in range(pixels.literal_value):
-                    totals[number] = _multiply_add(
-                        builder, weight, _load(builder, source, start, vector), totals[number]
-                    )
+                    totals[number] = multiply_add(builder, weight, load(builder, source, start, vector), totals[number])
                     start = builder.add(start, step)
             for number, total in enumerate(totals):
-                y = _activated(builder, total, least, most, bool(is_hard_swish.literal_value))
-                place = builder.gep(target, [builder.add(at, builder.mul(channels, _of(AT, number)))])
+                y = activated(builder, total, least, most, bool(is_hard_swish.literal_value))
+                place = builder.gep(target, [builder.add(at, builder.mul(channels, constant(AT, number)))])
                 builder.store(y, builder.bitcast(place, vector.as_pointer()), align=4)
         return context.get_dummy_value()
 
@@ -140,17 +138,17 @@ def along_channels(
     return types.void(taps, is_hard_swish, pixels, at, at, at, at, at, at, at, real, real), generate
 
 
-def _mask(builder: Any, at: Any, count: Any) -> Any:
+def mask_of(builder: Any, at: Any, count: Any) -> Any:
     """The lanes from ``at`` on that are below ``count``."""
     vector = ir.VectorType(AT, LANES)
-    left = _spread(builder, builder.sub(count, at), vector)
-    return builder.icmp_signed("<", _of(vector, list(range(LANES))), left)
+    left = filled(builder, builder.sub(count, at), vector)
+    return builder.icmp_signed("<", constant(vector, list(range(LANES))), left)
 
 
-def _masked(builder: Any, element: Any, place: Any, mask: Any, value: Any = None) -> Any:
+def masked(builder: Any, element: Any, place: Any, mask: Any, value: Any = None) -> Any:
     """The lanes at an address that the mask has, or ``value`` stored in them."""
     vector, bits = ir.VectorType(element, LANES), ir.VectorType(ir.IntType(1), LANES)
-    pointer, one = vector.as_pointer(), _of(WORD, 1)
+    pointer, one = vector.as_pointer(), constant(WORD, 1)
     name, place = (
         f"v{LANES}{'f' if element == REAL else 'i'}{32 if element == REAL else element.width}.p0",
         builder.bitcast(place, pointer),
@@ -158,7 +156,7 @@ def _masked(builder: Any, element: Any, place: Any, mask: Any, value: Any = None
     if value is None:
         kind = ir.FunctionType(vector, [pointer, WORD, bits, vector])
         function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.load.{name}")
-        return builder.call(function, [place, one, mask, _of(vector, None)])
+        return builder.call(function, [place, one, mask, constant(vector, None)])
     kind = ir.FunctionType(ir.VoidType(), [vector, pointer, WORD, bits])
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.store.{name}")
     return builder.call(function, [value, place, one, mask])
@@ -178,23 +176,30 @@ def shifted_row(typing: Any, step: Any, x: Any, source: Any, zero: Any, target: 
         wide = ir.VectorType(write, LANES)
         _, _, source, number, target, count = arguments
         first, last = builder.inttoptr(source, read.as_pointer()), builder.inttoptr(target, write.as_pointer())
-        shift = _spread(builder, number, wide)
-        with cgutils.for_range(builder, builder.sdiv(builder.add(count, _of(AT, LANES - 1)), _of(AT, LANES))) as loop:
-            at = builder.mul(loop.index, _of(AT, LANES))
-            mask = _mask(builder, at, count)
+        shift = filled(builder, number, wide)
+        with cgutils.for_range(
+            builder, builder.sdiv(builder.add(count, constant(AT, LANES - 1)), constant(AT, LANES))
+        ) as loop:
+            at = builder.mul(loop.index, constant(AT, LANES))
+            mask = mask_of(builder, at, count)
             if step.literal_value == 1:
-                y = _masked(builder, read, builder.gep(first, [at]), mask)
+                y = masked(builder, read, builder.gep(first, [at]), mask)
             else:
-                twice, end = builder.mul(at, _of(AT, 2)), builder.sub(builder.mul(count, _of(AT, 2)), _of(AT, 1))
-                starts = [twice, builder.add(twice, _of(AT, LANES))]
-                halves = [_masked(builder, read, builder.gep(first, [one]), _mask(builder, one, end)) for one in starts]
-                y = builder.shuffle_vector(*halves, _of(ir.VectorType(WORD, LANES), list(range(0, STEP, 2))))
+                twice, end = (
+                    builder.mul(at, constant(AT, 2)),
+                    builder.sub(builder.mul(count, constant(AT, 2)), constant(AT, 1)),
+                )
+                starts = [twice, builder.add(twice, constant(AT, LANES))]
+                halves = [
+                    masked(builder, read, builder.gep(first, [one]), mask_of(builder, one, end)) for one in starts
+                ]
+                y = builder.shuffle_vector(*halves, constant(ir.VectorType(WORD, LANES), list(range(0, STEP, 2))))
             if read == write == REAL:
                 y = builder.fsub(y, shift)
             else:
                 y = y if read == write else (builder.zext if x.dtype == types.uint8 else builder.sext)(y, wide)
                 y = builder.sub(y, shift)
-            _masked(builder, write, builder.gep(last, [at]), mask, y)
+            masked(builder, write, builder.gep(last, [at]), mask, y)
         return context.get_dummy_value()
 
     return types.void(step, x, types.int64, zero, types.int64, types.int64), generate
@@ -210,13 +215,15 @@ def activated_row(
         vector = ir.VectorType(REAL, LANES)
         _, source, bias, low, high, target, count = arguments
         first, last = builder.inttoptr(source, REAL.as_pointer()), builder.inttoptr(target, REAL.as_pointer())
-        shift, least, most = (_spread(builder, one, vector) for one in (bias, low, high))
-        with cgutils.for_range(builder, builder.sdiv(builder.add(count, _of(AT, LANES - 1)), _of(AT, LANES))) as loop:
-            at = builder.mul(loop.index, _of(AT, LANES))
-            mask = _mask(builder, at, count)
-            y = builder.fadd(_masked(builder, REAL, builder.gep(first, [at]), mask), shift)
-            y = _activated(builder, y, least, most, bool(is_hard_swish.literal_value))
-            _masked(builder, REAL, builder.gep(last, [at]), mask, y)
+        shift, least, most = (filled(builder, one, vector) for one in (bias, low, high))
+        with cgutils.for_range(
+            builder, builder.sdiv(builder.add(count, constant(AT, LANES - 1)), constant(AT, LANES))
+        ) as loop:
+            at = builder.mul(loop.index, constant(AT, LANES))
+            mask = mask_of(builder, at, count)
+            y = builder.fadd(masked(builder, REAL, builder.gep(first, [at]), mask), shift)
+            y = activated(builder, y, least, most, bool(is_hard_swish.literal_value))
+            masked(builder, REAL, builder.gep(last, [at]), mask, y)
         return context.get_dummy_value()
 
     at, real = types.int64, types.float32

@@ -59,6 +59,12 @@ def head_at(frame: FrameType) -> tuple[Head, int] | None:
     return _asked_part(frame, [(head, head) for head in _while_heads(frame.f_code)])
 
 
+def is_in_while(frame: FrameType) -> bool:
+    """Return whether the frame is in a turn of a ``while``."""
+    loops = [head.loop for head in _while_heads(frame.f_code)]
+    return any(loop.lineno < frame.f_lineno <= (loop.end_lineno or 0) for loop in loops)
+
+
 def _asked_part(frame: FrameType, heads: Sequence[tuple[T, Head]]) -> tuple[T, int] | None:
     place = position(frame) if heads else None
     for found, head in heads if place is not None else ():

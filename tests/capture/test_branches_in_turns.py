@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import fx2onnx
 from tests.capture.test_while_loops import rows, start
 from tests.support import check
 
@@ -246,12 +247,51 @@ def test_turns_with_branches(program: Program) -> None:
     assert {"Loop", "Scan"} & {node.op_type for node in result.model.graph}
 
 
+@program
+def means_of_clusters(x: torch.Tensor) -> Any:
+    c = x[:2] * torch.tensor([[1.0], [-1.0]])
+    for _ in range(4):
+        a = torch.cdist(x, c).argmin(1)
+        c = torch.stack([x[a == k].mean(0) if (a == k).any() else c[k] for k in range(2)])
+    return c
+
+
+@fixed
+def steps_of_a_size_by_data(x: torch.Tensor) -> Any:
+    t, h, y = torch.tensor(0.0), torch.tensor(0.3), x
+    while t < 1.0:
+        d = torch.tanh(y)
+        if (d * h).abs().max() > 0.25:
+            h = h / 2
+        else:
+            y = y + h * d
+            t = t + h
+    return y, t
+
+
 @pytest.mark.parametrize("program", FIXED, ids=lambda program: program.__name__)
 @pytest.mark.long
 def test_loops_of_a_fixed_length(program: Program) -> None:
     others = [(rows(12, *large),) for large in ((), (0,), (4, 7), (11,))]
     result = check(program, (rows(12, 3),), others=others)
-    assert {"Loop", "Scan"} & {node.op_type for node in result.model.graph}
+    assert b"Loop" in result.model_proto.SerializeToString()  # behind an If, where a first turn is run by itself
+
+
+@pytest.mark.long
+def test_a_while_by_plain_numbers_says_what_to_make_a_tensor() -> None:
+    def forward(x: torch.Tensor) -> Any:
+        i = 0
+        while i < 12:
+            if x.sum() > 0:
+                x = x * 0.5 - 0.1
+            else:
+                x = x + 0.3
+            i += 1
+        return x
+
+    with pytest.raises(fx2onnx.UserError, match="plain numbers decide how often a while loops") as caught:
+        fx2onnx.export(forward, (rows(12, 3),))
+    assert "torch.tensor(0.0)" in caught.value.next[0]
 
 
 def many_tensors(x: torch.Tensor) -> Any:

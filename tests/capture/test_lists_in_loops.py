@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
@@ -247,6 +248,75 @@ def chained(x: torch.Tensor) -> Any:
     )
 
 
+def _states(rows: Any) -> Any:
+    h = torch.zeros(3)
+    for row in rows:
+        h = torch.tanh(h + row)
+        yield h
+    yield h * 2
+
+
+@program
+def generators_of_generators(x: torch.Tensor) -> Any:
+    scaled, total, found = (row * 2 for row in x), torch.zeros(3), []
+    for h in _states(row + 1 for row in x):
+        total = total + h
+        found.append(h)
+    largest = max(h.sum() for h in _states(x))
+    return (
+        torch.stack([row.exp() for row in scaled]),
+        total,
+        torch.stack(found),
+        sum(h * 2 for h in _states(x)),
+        largest,
+    )
+
+
+@program
+def sorted_by_keys(x: torch.Tensor) -> Any:
+    rows, numbers = list(x), [row[0].item() for row in x]
+    rows.sort(key=lambda row: float(row.sum()), reverse=True)
+    numbers.sort()
+    pairs = sorted((row[1], i) for i, row in enumerate(x))
+    signs = sorted(((row > 0).sum().item(), i, row) for i, row in enumerate(x))
+    order = sorted(range(x.shape[0]), key=lambda i: x[i, 0].item())
+    last = max((i % 3, -i) for i in range(x.shape[0]))
+    return (
+        torch.stack(rows),
+        torch.tensor(numbers),
+        pairs[0][1],
+        torch.stack([r for *_, r in signs]),
+        x[order],
+        last,
+    )
+
+
+@program
+def at_both_ends(x: torch.Tensor) -> Any:
+    out: list[torch.Tensor] = []
+    around = [x[0]]
+    for row in x:
+        if row.sum() > 0:
+            out.append(row)
+            around.insert(0, row)
+        else:
+            out.insert(0, row)
+            around.append(row * 2)
+    return torch.stack(out), torch.stack(around)
+
+
+@program
+def taken_all(x: torch.Tensor) -> Any:
+    rows, numbers, more = [*x], [*x[:, 0]], [x[0]]
+    numbers.sort()
+    rows.reverse()
+    rows.insert(1, x[0] * 2)
+    more += rows[1:]
+    more.extend(x)
+    more *= 2
+    return torch.stack(rows), torch.stack(numbers), torch.cat((*x, x[0])), torch.stack(more), len(more), rows[-1]
+
+
 def drawn(count: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, 3, generator=torch.Generator().manual_seed(seed))
 
@@ -258,6 +328,27 @@ def test_lists(program: Program) -> None:
     others = [(drawn(count, seed),) for seed, count in enumerate((least, 3, 4, 9, 13, 30))]
     result = check(program, (drawn(12),), others=others, dynamic_shapes={"x": {0: "n"}})
     assert {"Loop", "Scan"} & {node.op_type for node in result.model.graph} or program is PROGRAMS[0]
+
+
+def _sum_of_some(x: torch.Tensor) -> Any:
+    return sum(row.mean() for row in x if row.mean() > 0.3)
+
+
+def _number_at_first(x: torch.Tensor) -> Any:
+    h: Any = 0.0
+    for i in (x[:, 0] > 0).nonzero()[:, 0]:
+        h = h + x[i]
+    return h * 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("forward", [_sum_of_some, _number_at_first], ids=lambda forward: forward.__name__)
+def test_a_result_that_is_a_number_without_turns_is_warned_of(forward: Program) -> None:
+    with pytest.warns(fx2onnx.ExportWarning, match="a number of Python's where no turn"):
+        fx2onnx.export(forward, (drawn(12),), dynamic_shapes={"x": {0: "n"}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fx2onnx.ExportWarning)
+        fx2onnx.export(lambda x: x + forward(x), (drawn(12),), dynamic_shapes={"x": {0: "n"}})
 
 
 @pytest.mark.long
@@ -296,11 +387,27 @@ def _changed_rows(x: torch.Tensor) -> Any:
     return torch.stack([pair[0] for _, pair in rows])
 
 
+def _tuple_of_rows(x: torch.Tensor) -> Any:
+    rows = (*x, x[0])
+    return torch.stack(rows[1:])
+
+
+def _arguments(x: torch.Tensor) -> Any:
+    def joined(*rows: torch.Tensor) -> Any:
+        return torch.stack(rows), len(rows)
+
+    return joined(*x)
+
+
 @pytest.mark.parametrize(
-    "forward", [_last_two, _some, _written_rows, _changed_rows], ids=lambda forward: forward.__name__
+    "forward",
+    [_last_two, _some, _written_rows, _changed_rows, _tuple_of_rows, _arguments],
+    ids=lambda forward: forward.__name__,
 )
 @pytest.mark.long
 def test_what_would_be_lost_is_refused(forward: Program) -> None:
     """The file had all elements where Python left some out, and lists as they were before Python changed them."""
-    with pytest.raises(fx2onnx.UserError, match=r"an iterator of Python's|changes a list that is an element"):
+    with pytest.raises(
+        fx2onnx.UserError, match=r"an iterator of Python's|changes a list that is an element|makes a tuple"
+    ):
         fx2onnx.export(forward, (drawn(12),), dynamic_shapes={"x": {0: "n"}})

@@ -15,12 +15,11 @@ from types import GeneratorType
 import torch
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
+from fx2onnx.capture.loops.elements import Elements, current_loops
 from fx2onnx.capture.loops.turns import (
     Counted,
-    Elements,
     Turns,
     become,
-    current_loops,
     has_numbers,
     listed,
     series_of,
@@ -28,6 +27,7 @@ from fx2onnx.capture.loops.turns import (
 )
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.sizes.relation import Relation
 
 
 @answers_for_caller
@@ -128,7 +128,12 @@ def _sum(part: Value, start: Value = 0) -> Value:
     if type(found) is not Turns:
         return sum(found, start)
     total = (found.whole() if _may_be_empty(found, start) else found.some()).sum(0)
-    return (total.item() if has_numbers(found) else total) + start
+    if has_numbers(found):
+        return total.item() + start
+    total = total + start
+    if current_loops().tracer.sizes.may_fail(Relation("ge", (unwrap(found.length()), 1))):
+        current_loops().may_be_number(total, start)
+    return total
 
 
 def _may_be_empty(found: Turns, start: Value) -> bool:
@@ -157,12 +162,17 @@ def _truth_of(name: str) -> Callable[..., Value]:
     return joined
 
 
-def _keys(found: Turns, key: Value) -> torch.Tensor:
+def _columns(found: Turns, key: Value) -> list[torch.Tensor]:
     """The numbers by which Python compares elements of a list."""
-    keys = (found if key is None else listed(NAMES["map"](key, found))).whole()
-    if keys.dim() != 1:
-        raise current_loops().refused("Python compares tensors of several numbers")
-    return keys
+    return (found if key is None else listed(NAMES["map"](key, found))).columns()
+
+
+def _order(columns: list[torch.Tensor], reverse: bool) -> torch.Tensor:
+    """The numbers of the elements in the order that Python sorts them into."""
+    order = columns[-1].sort(stable=True, descending=reverse).indices
+    for column in reversed(columns[:-1]):
+        order = order[column[order].sort(stable=True, descending=reverse).indices]
+    return order
 
 
 def _extreme_of(name: str, find: Callable[[torch.Tensor], torch.Tensor], worst: float) -> Callable[..., Value]:
@@ -176,7 +186,10 @@ def _extreme_of(name: str, find: Callable[[torch.Tensor], torch.Tensor], worst: 
         if "default" in keywords:
             raise current_loops().refused(f"{name} has a default for an empty list of a dynamic length")
         current_loops().expects_some(found.length())
-        keys = _keys(found, keywords.get("key"))
+        columns = _columns(found, keywords.get("key"))
+        if len(columns) > 1:
+            return found.series().at(_order(columns, name == "max")[0].item())
+        keys = columns[0]
         if keys.is_floating_point():
             is_first = keys[0].isnan()
             keys = torch.where(keys.isnan(), worst, keys)
@@ -187,19 +200,18 @@ def _extreme_of(name: str, find: Callable[[torch.Tensor], torch.Tensor], worst: 
 
 
 @answers_for_caller
-def _sorted(part: Value, *, key: Value = None, reverse: bool = False) -> Value:
+def sorted_list(part: Value, *, key: Value = None, reverse: bool = False) -> Value:
+    """``sorted``, also of as many elements as a size says."""
     found = listed(part) if THREAD.captures else None
     if type(found) is not Turns:
         return sorted(part if found is None else found, key=key, reverse=reverse)
-    order = _keys(found, key).sort(stable=True, descending=reverse).indices
-    loops = current_loops()
-    return loops.repeated(found.whole().index_select(0, order), is_number=has_numbers(found))
+    return found.in_order(_order(_columns(found, key), bool(reverse)))
 
 
 NAMES: dict[str, Value] = {"zip": _Zip("zip", (), {}), "enumerate": _Enumerate("enumerate", (), {})}
 NAMES |= {"reversed": _Reversed("reversed", (), {}), "map": _Map("map", (), {})}
 NAMES |= {kind.__name__: _Listed(kind.__name__, (kind,), {}) for kind in (list, tuple)}
-NAMES |= {"sum": _sum, "any": _truth_of("any"), "all": _truth_of("all"), "sorted": _sorted}
+NAMES |= {"sum": _sum, "any": _truth_of("any"), "all": _truth_of("all"), "sorted": sorted_list}
 NAMES |= {"max": _extreme_of("max", torch.argmax, -math.inf), "min": _extreme_of("min", torch.argmin, math.inf)}
 
 

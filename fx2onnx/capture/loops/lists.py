@@ -9,12 +9,14 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.loops.elements import Repeat
 from fx2onnx.capture.loops.exits import Numbers
 from fx2onnx.capture.loops.parts import TURN, HandedOn, Kinds, at_turn, with_sizes
 from fx2onnx.capture.loops.pieces import begin_of, simplest
 from fx2onnx.capture.loops.ragged import SIZE, Added, axes_of
 from fx2onnx.capture.loops.state import Change, Grown, grown_list
-from fx2onnx.capture.loops.turns import Repeat, Turns, become
+from fx2onnx.capture.loops.turns import Turns, become
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.python.places import put
 from fx2onnx.capture.recording.values import tensor_info
@@ -124,8 +126,9 @@ class GrowingLists:
         item, info = grown.sample[-1], grown.infos[-1]
         is_tensor = isinstance(item, torch.Tensor)
         device = item.device if is_tensor else torch.device("cpu")
-        if info is None:  # of a number
-            info = tensor_info(self.loop.loops.as_tensor(item))
+        if info is None:  # of a number, which may be one of a turn that is over
+            is_real = isinstance(item, DataNumber)
+            info = TensorInfo(item.tensor.dtype, ()) if is_real else tensor_info(self.loop.loops.as_tensor(item))
         start = list.__getitem__(held, -1) if list.__len__(held) else None
         given: list[torch.Tensor] = []
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from types import FrameType
 
 import torch
 import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.loops.elements import Elements
 from fx2onnx.capture.loops.exits import Exits, Join, Numbers
 from fx2onnx.capture.loops.lists import ListPart, grow
 from fx2onnx.capture.loops.parts import FREE, Unlike
@@ -17,7 +18,7 @@ from fx2onnx.capture.loops.paths import PathEnd, TurnPaths
 from fx2onnx.capture.loops.plan import Plan
 from fx2onnx.capture.loops.state import UNTOLD, Held
 from fx2onnx.capture.loops.truths import HeadTest, Truth, below, negated
-from fx2onnx.capture.loops.turns import Elements, Turns, stacked
+from fx2onnx.capture.loops.turns import Turns, stacked
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.control_flow import Nested, record_scan
@@ -41,8 +42,8 @@ aten = torch.ops.aten
 class Loop:
     """A loop that Python is in."""
 
-    def __init__(self, loops: Value, frame: FrameType, series: Elements | None) -> None:
-        self.loops, self.tracer, self.frame = loops, loops.tracer, frame
+    def __init__(self, loops: Value, frames: Sequence[FrameType], series: Elements | None) -> None:
+        self.loops, self.tracer, self._frames, self.frame = loops, loops.tracer, frames, frames[-1]
         self.series = self._whole = series
         """The iterable of the loop; None while the number of turns is unknown."""
         self.tracer.values.mark()
@@ -65,7 +66,7 @@ class Loop:
         self._is_over = False
         self.is_left_by_data = False
         """True if data decides on one of the paths of a turn whether there is another."""
-        self.place = loop_at(frame)
+        self.place = loop_at(self.frame)
         """The place of the ``for`` statement in the source; None where there is none."""
         self._tries = 0
         self._plan: Plan | None = None
@@ -81,13 +82,7 @@ class Loop:
     @property
     def may_be_none(self) -> bool:
         """True if there may be no turn, although no named size is 0: places keep what they have."""
-        return self._may_fail(Relation("ge", (self.turns, self.first + 1)))
-
-    def _may_fail(self, test: Relation) -> bool:
-        """Return whether a test may be false although no named size is 0."""
-        facts, names = self.tracer.sizes.facts, test.symbols()
-        is_of_size = len(names) == 1 and not names & self.tracer.sizes.unbacked
-        return facts.is_settled(test) is not True and not (is_of_size and facts.excludes_zero_only(test))
+        return bool(self.tracer.sizes.may_fail(Relation("ge", (self.turns, self.first + 1))))
 
     def free_size(self, before: Scalar, after: Scalar) -> Dim:
         """A size that a turn changes so, without a formula; the same one for tensors of the same size."""
@@ -99,7 +94,9 @@ class Loop:
         if self._plan is None and not self.first and self.where in self.tracer.first_turns:
             return self._first_turn()
         if self._plan is None:
-            return self._element(self._begin(Held(self.frame, filled=self.loops.collected_by(self.frame)), Plan(self)))
+            return self._element(
+                self._begin(Held(self._frames, filled=self.loops.collected_by(self.frame)), Plan(self))
+            )
         if self._is_over:
             raise StopIteration
         if self.loops.open[-1] is not self or self.tracer.values.graph is not self.paths.graphs[-1]:
@@ -169,7 +166,8 @@ class Loop:
     def stays(self, test: Test) -> bool | None:
         """The answer with which Python stays in the loop, where it asks whether to leave it; the file asks ``test``."""
         frame = user_frame()
-        found = exit_at(frame) if frame is not None and frame is self.frame else None
+        is_here = frame is self.frame and len(self._frames) == 1  # a generator would go on behind its loop
+        found = exit_at(frame) if frame is not None and is_here else None
         if found is None or frame is None or (place_of(found[0].loop) != self.place):
             return None
         (one, part), values = found, self.tracer.values

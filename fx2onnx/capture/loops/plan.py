@@ -138,9 +138,16 @@ class Plan(GrowingLists):
             if grown is None and has_repeats(change.after) and type(change.before) in _LISTS:
                 return Remade(change.after, change.before, change.place)
             change = grown or change
-        if isinstance(change, Grown) and (has_repeats(change.items) or change.identity in self.read_whole):
+        if isinstance(change, Grown) and (
+            has_repeats(change.items) or change.identity in self.read_whole or self._grows_at_both_ends(change)
+        ):
             return Remade(change.holder, change.before, change.place)
         return change
+
+    def _grows_at_both_ends(self, change: Grown) -> bool:
+        """Return whether the turn adds to the end of a list to whose beginning it adds on another path."""
+        known = self.lists.get(change.identity)
+        return known is not None and known.is_front and bool(change.items) and not change.is_front
 
     def has_new_states(self, changes: Iterable[Change | Grown | Remade | str]) -> bool:
         """Return whether the turn changes another list at will, whose length is another one in the next turn."""
@@ -335,6 +342,8 @@ class Plan(GrowingLists):
             if self._shared:
                 memory = self.tracer.values.view_of(result).memory
                 self.loop.loops.fixed[id(memory)] = memory
+            if self.loop.may_be_none or self.loop.paths.has_several or self.loop.exits.found:
+                self.loop.loops.may_be_number(result, part.start)
             return result
         if isinstance(part, Linear):
             length = self.loop.counts[part.before] if part.before else length

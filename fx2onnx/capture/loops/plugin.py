@@ -16,16 +16,18 @@ import torch.fx
 
 from fx2onnx.base.code_patch import Why, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.loops import turns
-from fx2onnx.capture.loops.functions import NAMES, OF_MODULES
+from fx2onnx.capture.loops.elements import Elements, Repeat, copied
+from fx2onnx.capture.loops.functions import NAMES, OF_MODULES, sorted_list
 from fx2onnx.capture.loops.loop import Loop
 from fx2onnx.capture.loops.ragged import JOINS, ragged
-from fx2onnx.capture.loops.state import COMPREHENSIONS, is_at_head, is_lazy, is_passed_on, takes_all
-from fx2onnx.capture.loops.turns import Elements, Repeat, Turns
+from fx2onnx.capture.loops.state import COMPREHENSIONS, frames_of_turn, is_at_head, is_passed_on, makes_tuple, takes_all
+from fx2onnx.capture.loops.turns import Turns
 from fx2onnx.capture.loops.whiles import LoopTests
 from fx2onnx.capture.python import held
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.recording.decisions import FirstTurnDiffers, Test
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
@@ -52,6 +54,8 @@ class TurnsIterator:
         self._loops, self._series, self._held = loops, series, held
         self._loop: Loop | None = None
         self._plain: Iterator[Value] | None = None
+        self._copies: list[Value] = []
+        """Stand-ins that only what takes them all has."""
 
     def __iter__(self) -> TurnsIterator:
         return self
@@ -62,23 +66,30 @@ class TurnsIterator:
 
     def __next__(self) -> Value:
         if self._plain is not None:
-            return next(self._plain)
+            one = next(self._plain, MISSING)
+            if one is not MISSING:
+                return one
+            turns.took_all(self._copies)
+            raise StopIteration
         if self._loop is not None:
             return self._loop.next()
         frame = sys._getframe(1)
         is_loop = is_at_head(frame)
         if not is_loop and self._held is None:
             raise self._loops.refused("Python makes a list of as many elements as a size says")
-        is_lazily = is_lazy(frame) and self._loops.collected_by(frame) is None
-        is_each = is_lazily if is_loop else is_user(frame.f_code) and not takes_all(frame)
+        frames = frames_of_turn(frame, self._loops.collected_by) if is_loop else [frame]
+        is_each = not frames if is_loop else is_user(frame.f_code) and not takes_all(frame)
         if is_each or (is_passed_on(self) and frame.f_globals is not vars(held)):
             raise self._loops.refused(
                 "a generator or an iterator of Python's goes through as many elements as a size says"
             )
         if self._held is not None and not is_loop:
-            self._plain = list.__iter__(self._held)
-            return next(self._plain)
-        self._loop = self._loops.tests.entered(Loop(self._loops, frame, self.series()))
+            if makes_tuple(frame):
+                raise self._loops.refused("Python makes a tuple of as many elements as a size says")
+            self._copies = [*map(copied, list.__iter__(self._held))]
+            self._plain = iter(self._copies)
+            return next(self)
+        self._loop = self._loops.tests.entered(Loop(self._loops, frames, self.series()))
         return self._loop.next()
 
 
@@ -105,6 +116,8 @@ class Loops(RunPlugin):
         """The lists of Python's that have become such."""
         self.lent: list[tuple[Turns, list[Value], list[Value]]] = []
         """Lists that are elements of such, each with what it had in it."""
+        self._numbers: dict[object, SourceLocation | None] = {}
+        """Tensors in the place of which Python has a plain number where no turn adds to it, with the lines that make them."""
         self._collecting: dict[FrameType, list[Value]] = {}
         """The lists that take all that generators give, by their frames."""
         self.tests = LoopTests(self)
@@ -233,10 +246,12 @@ class Loops(RunPlugin):
         frame = user_frame() if self.tracer.has_exits and count > 1 else None
         if frame is None:
             return False
-        code = frame.f_code
-        names = (code.co_filename, code.co_name)
-        lines = [each.line for each in self.tracer.branches if each is not None and (each.file, each.function) == names]
-        return is_at_loop(frame, lines)
+        return is_at_loop(frame, self.lines_of_branches(frame))
+
+    def lines_of_branches(self, frame: FrameType) -> list[int]:
+        """The lines of the frame's file at which data decided before; also those of comprehensions and functions in a loop."""
+        file = frame.f_code.co_filename
+        return [each.line for each in self.tracer.branches if each is not None and each.file == file]
 
     def iterator(self, series: Elements | None, held: list[Value] | None) -> TurnsIterator:
         return TurnsIterator(self, series, held)
@@ -259,6 +274,10 @@ class Loops(RunPlugin):
         if within is not None and within.frame is frame:
             return within.held.filled()
         return self._collecting.get(frame)
+
+    def sorted(self, found: Turns, key: Value, reverse: bool) -> Value:
+        """A list of a dynamic length as Python sorts it."""
+        return sorted_list(found, key=key, reverse=reverse)
 
     def expects_some(self, count: Value) -> None:
         """Note that a list is not empty: the result of an empty one would be another."""
@@ -323,14 +342,18 @@ class Loops(RunPlugin):
 
     def refused(self, what: str, *steps: str) -> UserError:
         """The error of a loop that cannot be a loop of the file; ``steps`` to take before all others."""
-        error: UserError = self.tracer.values.refuse(
-            "E105",
-            NO_LOOP + what,
-            next=(*steps, LOOP_IN_TENSORS),
-        )
+        error: UserError = self.tracer.values.refuse("E105", NO_LOOP + what, next=(*steps, LOOP_IN_TENSORS))
         return error
 
+    def may_be_number(self, tensor: torch.Tensor, number: Value) -> None:
+        """Note that Python has that number in the place of a tensor where no turn gives it another value."""
+        is_same = tensor.dtype is torch.int64 and isinstance(number, int) and not tensor.dim()
+        if not is_same and type(number) in (int, float):
+            self._numbers[self.tracer.values.node_of(tensor)] = user_location()
+
     def saw_call(self, node: Node) -> None:
+        if self._numbers and node.all_input_nodes and self._numbers.keys() >= {*node.all_input_nodes}:
+            self._numbers[node] = self._numbers[node.all_input_nodes[0]]
         if self.over and any(operand.graph in self.over for operand in node.all_input_nodes):
             raise self.refused("a tensor that one turn made is used behind the loop")
 
@@ -349,6 +372,10 @@ class Loops(RunPlugin):
             raise self.refused("Python leaves the loop before its end")
         if any(isinstance(value, Node) and value.graph in self.over for value in values):
             raise self.refused("the module returns what one turn of a loop made")
+        for where in dict.fromkeys(self._numbers[value] for value in values if value in self._numbers):
+            self.tracer.warnings.append(
+                f"an output is a number of Python's where no turn of a loop adds to it, and in the file always a tensor: {where}"
+            )
 
     def answer(self, test: Test) -> bool | None:
         """The answer to whether a turn is the first one, which is run by itself, or the last one, which the file tells; None to another
@@ -364,7 +391,10 @@ class Loops(RunPlugin):
     def decide(self, test: Test) -> bool | None:
         """The outcome of a data-dependent decision in a turn, which is run once for each outcome; None outside of
         turns."""
-        return self.open[-1].paths.decide(test) if self.open else None
+        if not self.open:
+            self.tests.check_has_tensors()
+            return None
+        return self.open[-1].paths.decide(test)
 
 
 PLUGIN = Loops

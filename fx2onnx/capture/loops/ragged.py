@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.loops import turns
-from fx2onnx.capture.loops.turns import Index, Repeat, Turns, is_from_front
+from fx2onnx.capture.loops.elements import Index, Repeat, current_loops
+from fx2onnx.capture.loops.turns import Turns, has_numbers, is_from_front
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.shapes.symnode import sym_int
@@ -84,7 +84,7 @@ def of_several_sizes(
         return packed.narrow(0, start, count).reshape(dims)
 
     def stacked() -> torch.Tensor:
-        raise turns.current_loops().refused("a list holds tensors that differ in more than one size")
+        raise current_loops().refused("a list holds tensors that differ in more than one size")
 
     dims = tuple(1 if size == SIZE else size for size in info.dims)
     marker: torch.Tensor = tracer.values.new_fake(dims, packed.dtype, packed.device)
@@ -111,7 +111,7 @@ class Added(NamedTuple):
     @property
     def is_number(self) -> bool:
         """True for numbers of Python's, and lists of such."""
-        return turns.has_numbers(self.sample if type(self.sample) is Turns else [self.sample])
+        return has_numbers(self.sample if type(self.sample) is Turns else [self.sample])
 
     def marker(self, loops: Value) -> torch.Tensor:
         """The stand-in for all of them."""

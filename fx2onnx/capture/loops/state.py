@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FrameType, GeneratorType
 from typing import NamedTuple
@@ -15,6 +17,8 @@ from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.branches.statements import live_variables
 from fx2onnx.capture.python.held import CELL, DICT, LIST, MISSING, OBJECT, Entry, Snapshot, Value, differing
 from fx2onnx.capture.python.places import VARIABLE, Place, set_variables, value_at
+from fx2onnx.torchcompat.frames import is_user
+from fx2onnx.torchcompat.source_ast import UnreadableError, place_of, position, tree_of, value_of
 
 COMPREHENSIONS = ("<listcomp>",)
 _LAZY = ("<genexpr>", "<setcomp>", "<dictcomp>")
@@ -85,18 +89,21 @@ class Remade(NamedTuple):
 class Held:
     """Everything that a turn can reach by names of its function, as it is before the turn."""
 
-    def __init__(self, frame: FrameType, stays: bool | None = None, filled: list[Value] | None = None) -> None:
-        self.frame, self._live = frame, live_variables(frame, stays)
-        self.variables = dict(frame.f_locals)
-        space = frame.f_globals
-        self._names = {name: space.get(name, MISSING) for name in frame.f_code.co_names}
-        others = [(name, value) for name, value in self._names.items() if value is not MISSING]
+    def __init__(
+        self, frames: Sequence[FrameType], stays: bool | None = None, filled: list[Value] | None = None
+    ) -> None:
+        """``frames``: that of the loop last, behind those of generators that give it the elements."""
+        self._live = {frame: live_variables(frame, stays) for frame in frames}
+        self._variables = {frame: dict(frame.f_locals) for frame in frames}
+        self._names = {frame: {name: _global(frame, name) for name in frame.f_code.co_names} for frame in frames}
         own = [
             each
-            for each in (*self.variables.items(), *others)
-            if isinstance(each[1], list) or not type(each[1]).__module__.startswith("fx2onnx.")
+            for space in (*self._variables.values(), *self._names.values())
+            for each in space.items()
+            if isinstance(each[1], list)
+            or not (type(each[1]).__module__.startswith("fx2onnx.") or getattr(each[1], "gi_frame", None) in self._live)
         ]
-        self._snapshot = Snapshot((), own)
+        self._snapshot, frame = Snapshot((), own), frames[-1]
         self._hidden = _empty_lists() if frame.f_code.co_name in COMPREHENSIONS or is_inlined(frame) else {}
         if filled is not None:
             self._hidden = {id(filled): filled}
@@ -111,15 +118,16 @@ class Held:
         """The differences to the noted state; a text for one that no loop of the file can make. ``plan`` knows the stand-ins in lists;
         ``is_over``: whether the turn is, so that a comprehension has added to its list, unless it ``may_add_nothing``.
         """
-        after, live = self.frame.f_locals, self._live
-        for name in sorted({*self.variables, *after} & live.at_head):
-            one, two = self.variables.get(name, MISSING), after.get(name, MISSING)
-            if one is not two:
-                is_read = name in live.in_body and not (one is MISSING and name in live.targets)
-                yield Change(Place(VARIABLE, self.frame, name), one, two, is_read)
-        for name, value in self._names.items():
-            if self.frame.f_globals.get(name, MISSING) is not value:
-                yield f"a turn changes the global variable {name}"
+        for frame, live in self._live.items():
+            before, after = self._variables[frame], frame.f_locals
+            for name in sorted({*before, *after} & live.at_head):
+                one, two = before.get(name, MISSING), after.get(name, MISSING)
+                if one is not two:
+                    is_read = name in live.in_body and not (one is MISSING and name in live.targets)
+                    yield Change(Place(VARIABLE, frame, name), one, two, is_read)
+            for name, value in self._names[frame].items():
+                if _global(frame, name) is not value:
+                    yield f"a turn changes the global variable {name}"
         for entry in self._snapshot.entries:
             yield from _changes_of(entry, plan.markers, plan.states)
         grown = self._filled() if is_over else []
@@ -174,7 +182,8 @@ class Held:
         for found in [*self._hidden.values()] if self._is_found else self._filled():
             list.__setitem__(found, slice(None), self._before)
         self._snapshot.put_back()
-        set_variables(self.frame, self.variables)
+        for frame, variables in self._variables.items():
+            set_variables(frame, variables)
 
 
 def _changes_of(
@@ -221,6 +230,10 @@ def grown_list(found: Value, before: list[Value], markers: frozenset[int], place
     return None
 
 
+def _global(frame: FrameType, name: str) -> Value:
+    return frame.f_globals.get(name, MISSING)
+
+
 def _is_error(items: list[Value]) -> bool:
     return isinstance(list.__getitem__(items, -1), BaseException)
 
@@ -262,6 +275,41 @@ def _takers(code: CodeType) -> frozenset[int]:
     return frozenset(found)
 
 
+def makes_tuple(frame: FrameType) -> bool:
+    """Return whether a tuple that takes all elements, ``(*x, y)`` or ``f(*x)``, is more than the argument of a function of a module."""
+    depth, instructions = 1, (one for one in dis.get_instructions(frame.f_code) if one.offset >= frame.f_lasti)
+    if next(instructions).opname == "CALL_FUNCTION_EX":
+        return _passes_tuple(frame)
+    for one in instructions:  # the list lies as deep in the stack
+        if depth == 1 and "LIST_TO_TUPLE" in (one.opname, one.argrepr.removeprefix("INTRINSIC_")):
+            following = next(instructions).opname
+            is_kept = following.startswith(("STORE_", "RETURN_", "BINARY_", "BUILD_", "LOAD_CONST"))
+            return is_kept or (following == "CALL_FUNCTION_EX" and _passes_tuple(frame))
+        depth += dis.stack_effect(one.opcode, one.arg, jump=False)
+        if depth < 1:
+            break
+    return False
+
+
+def _passes_tuple(frame: FrameType) -> bool:
+    """Return whether a call ``f(*x)`` is of a function of Python's that does more with the tuple than to pass it to functions of modules."""
+    place = position(frame)
+    calls = (one for one in ast.walk(tree_of(frame.f_code)) if isinstance(one, ast.Call))
+    call = next((one for one in calls if place is not None and place_of(one) == place), None)
+    try:
+        code = getattr(None if call is None else value_of(call.func, frame), "__code__", None)
+    except UnreadableError:
+        return False
+    if not isinstance(code, CodeType) or not code.co_flags & inspect.CO_VARARGS or not is_user(code):
+        return False
+    name, tree = code.co_varnames[code.co_argcount + code.co_kwonlyargcount], [*ast.walk(tree_of(code))]
+    passed = [
+        arg for one in tree if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) for arg in one.args
+    ]
+    uses = [one for one in tree if isinstance(one, ast.Name) and one.id == name]
+    return not all(any(use is arg for arg in passed) for use in uses)
+
+
 def is_inlined(frame: FrameType) -> bool:
     """Return whether the frame is at the head of a comprehension that has no function of its own, as since Python 3.12."""
     end = _heads(frame.f_code).get(frame.f_lasti, 0)
@@ -272,6 +320,24 @@ def is_inlined(frame: FrameType) -> bool:
 def is_lazy(frame: FrameType) -> bool:
     """Return whether the loop is that of a generator, or of a set or a dict."""
     return frame.f_code.co_name in _LAZY or bool(frame.f_code.co_flags & 0x20)
+
+
+def frames_of_turn(frame: FrameType, collected_by: Callable[[FrameType], Value]) -> list[FrameType]:
+    """The frame of a loop; behind that of a generator the frame whose loop takes each of its elements. Empty where something else takes
+    them.
+    """
+    found = [frame]
+    while is_lazy(found[-1]) and collected_by(found[-1]) is None:
+        generator, taker = _generator_of(found[-1]), found[-1].f_back
+        if generator is None or taker is None or not is_at_head(taker) or is_passed_on(generator):
+            return []
+        found.append(taker)
+    return found
+
+
+def _generator_of(frame: FrameType) -> GeneratorType[Value, Value, Value] | None:
+    found = (one for one in gc.get_referrers(frame) if isinstance(one, GeneratorType))
+    return next((one for one in found if one.gi_frame is frame), None)
 
 
 def is_passed_on(iterator: object) -> bool:

@@ -131,7 +131,7 @@ class HeadTest:
     def _part(self, place: int) -> Truth:
         operand, stays = self._head.operands[place]
         code = _code_of(operand, self._frame.f_code.co_filename)
-        with self._loops.tests.evaluating(code) as tests:
+        with self._loops.tests.evaluating(code, self._frame, self._head) as tests:
             holds = eval(code, {**self._frame.f_globals, **self._frame.f_locals})  # as Python does there
         self._truths[place] = None if tests else holds is stays
         if not tests:

@@ -3,81 +3,31 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import gc
+import itertools
+from collections.abc import Iterator
 from types import GeneratorType
 
 import torch
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
+from fx2onnx.capture.loops.elements import (
+    Elements,
+    Index,
+    Repeat,
+    all_of,
+    current_loops,
+    element_at,
+    known,
+    length_of,
+    taken,
+)
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.shapes.symnode import unwrap
 
 _ELEMENTS = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, DataNumber)
-
-Index = Value
-"""A number of an element: an int or a symbolic size."""
-
-
-@dataclass(frozen=True)
-class Elements:
-    """Elements by their numbers, of which there are ``length``."""
-
-    length: Index
-    at: Callable[[Index], Value]
-
-    def turned(self) -> Elements:
-        """From the last to the first."""
-        return Elements(self.length, lambda index: self.at(self.length - 1 - index))
-
-
-@dataclass(frozen=True, eq=False)
-class Repeat:
-    """The stand-in for one tensor in a list: ``length`` tensors of its type."""
-
-    marker: torch.Tensor
-    length: Index
-    stacked: Callable[[], torch.Tensor]
-    """All of them along a new first axis."""
-    element: Callable[[Index], torch.Tensor] | None = None
-    """The one of a number, where that needs not all of them."""
-    is_number: bool = False
-    """True if they are numbers of Python's, or lists of such."""
-    is_list: bool = False
-    """True if they are lists."""
-
-    def at(self, index: Index) -> Value:
-        """The one of a number."""
-        one = self.stacked().select(0, index) if self.element is None else self.element(index)
-        if self.is_list:
-            return current_loops().repeated(one, self.is_number)
-        return one.item() if self.is_number else one
-
-
-def _at(one: Value, index: Index) -> Value:
-    """The element of a number, where each is a tensor, or a list or tuple of such."""
-    if isinstance(one, Repeat):
-        return one.at(index)
-    return type(one)(_at(part, index) for part in one) if isinstance(one, list | tuple) else one
-
-
-def _stacked(one: Value) -> torch.Tensor:
-    """All elements along a new first axis."""
-    if isinstance(one, Repeat):
-        return one.stacked()
-    parts = [_stacked(part) for part in one]
-    dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
-    return torch.stack([part.to(dtype) for part in parts], 1)
-
-
-def _length(one: Value) -> Index | None:
-    """The number of elements that an entry of a list stands for; None for one element."""
-    if isinstance(one, list | tuple):
-        return next((found for found in map(_length, one) if found is not None), None)
-    return one.length if isinstance(one, Repeat) else None
 
 
 @answers_for_caller
@@ -103,13 +53,6 @@ class Counted:
         return self.series.at(index if is_from_front(index) else self.series.length + index)
 
 
-def _known(one: Value) -> Value:
-    """The value that an element of a list stands for."""
-    if isinstance(one, list | tuple):
-        return type(one)(map(_known, one)) if type(one) in (list, tuple) else one
-    return THREAD.tracer.repeats.get(id(one), one)
-
-
 @answers_for_caller
 class Turns(list):  # type: ignore[type-arg]
     """A list with a tensor that stands for as many as a size says. What reads its storage (``torch.stack``) gets that tensor."""
@@ -118,11 +61,11 @@ class Turns(list):  # type: ignore[type-arg]
 
     def _repeats(self) -> list[Value]:
         current_loops().check_lent(self)
-        return [_known(one) for one in list.__iter__(self)]
+        return [known(one) for one in list.__iter__(self)]
 
     def length(self) -> Index:
         """The number of its elements."""
-        return sum(1 if (count := _length(one)) is None else count for one in self._repeats())
+        return sum(1 if (count := length_of(one)) is None else count for one in self._repeats())
 
     def __bool__(self) -> bool:
         return bool(self.length() > 0)
@@ -131,7 +74,7 @@ class Turns(list):  # type: ignore[type-arg]
         """All elements along a new first axis."""
         held = self._repeats()
         is_nested = len(held) == 1 and isinstance(held[0], list | tuple)
-        return _stacked(held[0]) if is_nested else stacked(self)
+        return all_of(held[0]) if is_nested else stacked(self)
 
     def some(self, is_typed: bool = False) -> torch.Tensor:
         """All elements along a new first axis: at least one, except for numbers whose dtype is given (``is_typed``)."""
@@ -144,7 +87,7 @@ class Turns(list):  # type: ignore[type-arg]
         """The elements by their numbers."""
         held = self._repeats()
         if len(held) == 1:
-            return Elements(self.length(), lambda index: self._lent(_at(held[0], index)))
+            return Elements(self.length(), lambda index: self._lent(element_at(held[0], index)))
         one = self._as_one()
         return Elements(one.length, one.at)
 
@@ -176,12 +119,12 @@ class Turns(list):  # type: ignore[type-arg]
         place = index if is_from_front(index) else -1 - index
         for each in order:
             one = held[each]
-            if _length(one) is not None:
+            if length_of(one) is not None:
                 if len(held) > 1 and (
-                    any(_length(other) is not None for other in held if other is not one) or type(index) is not int
+                    any(length_of(other) is not None for other in held if other is not one) or type(index) is not int
                 ):
                     break
-                return self._lent(_at(one, place if is_from_front(index) else -1 - place))
+                return self._lent(element_at(one, place if is_from_front(index) else -1 - place))
             if type(place) is int and place == 0:
                 return one
             place -= 1
@@ -202,9 +145,15 @@ class Turns(list):  # type: ignore[type-arg]
         return _as_turns([*other, *list.__iter__(self)])
 
     def __mul__(self, count: Value) -> Value:
+        if type(count) is int:
+            return _as_turns([*list.__iter__(self)] * count)
         raise current_loops().refused("Python repeats a list of a dynamic length")
 
-    __rmul__ = __imul__ = __mul__
+    __rmul__ = __mul__
+
+    def __imul__(self, count: Value) -> Value:
+        list.__setitem__(self, slice(None), list.__iter__(self * count))
+        return self
 
     def reverse(self) -> None:
         """From the last to the first, in place."""
@@ -230,7 +179,7 @@ class Turns(list):  # type: ignore[type-arg]
     def _is_end(self, index: Value) -> bool:
         """Return whether a plain element is at that end of the list."""
         is_end = type(index) is int and index in (0, -1) and list.__len__(self) > 0
-        return is_end and _length(_known(list.__getitem__(self, index))) is None
+        return is_end and length_of(known(list.__getitem__(self, index))) is None
 
     def insert(self, index: Value, value: Value) -> None:
         """Insert an element as Python does, whose index is within the list."""
@@ -297,22 +246,43 @@ class Turns(list):  # type: ignore[type-arg]
         """Take out the first element that is equal to a number."""
         self.pop(self.index(value))
 
-    def sort(self, **_: Value) -> None:
-        """Not such a list."""
-        raise current_loops().refused("Python compares or sorts a list of a dynamic length")
+    def columns(self) -> list[torch.Tensor]:
+        """The numbers by which Python compares the elements: several of tuples, the first one first."""
+        held = self._repeats()
+        is_nested = len(held) == 1 and isinstance(held[0], list | tuple)
+        parts = [all_of(part) for part in held[0]] if is_nested else [self.whole()]
+        found = [
+            *itertools.takewhile(lambda part: part.dim() == 1, parts)
+        ]  # Python comes to further ones in equal tuples
+        if not found:
+            raise current_loops().refused("Python compares tensors of several numbers")
+        return found
 
-    __eq__ = __lt__ = sort  # type: ignore[assignment]
+    def in_order(self, order: torch.Tensor) -> list[Value]:
+        """A list of the elements of these numbers."""
+        held = self._repeats()
+        return _as_turns([taken(held[0] if len(held) == 1 else self._as_one(), order)])
+
+    def sort(self, *, key: Value = None, reverse: bool = False) -> None:
+        """Sort the elements in place as Python does."""
+        list.__setitem__(self, slice(None), list.__iter__(current_loops().sorted(self, key, reverse)))
+
+    def __eq__(self, other: object) -> bool:
+        raise current_loops().refused("Python compares a list of a dynamic length")
+
+    __lt__ = __eq__
+    __hash__ = None
 
 
 def has_numbers(items: list[Value]) -> bool:
     """Return whether elements of a list are numbers of Python's."""
-    held = [_known(one) for one in list.__iter__(items)]
+    held = [known(one) for one in list.__iter__(items)]
     return any(one.is_number if isinstance(one, Repeat) else not isinstance(one, torch.Tensor) for one in held)
 
 
 def stacked(items: list[Value]) -> torch.Tensor:
     """All elements of a list along a new first axis, which are tensors, or numbers of one type."""
-    held = [_known(one) for one in list.__iter__(items)]
+    held = [known(one) for one in list.__iter__(items)]
     kinds = {one.is_number if isinstance(one, Repeat) else not isinstance(one, torch.Tensor) for one in held}
     if len(kinds) > 1 or any(not isinstance(one, (Repeat, *_ELEMENTS)) for one in held):
         raise current_loops().refused("a list of a dynamic length holds something else than tensors, or numbers")
@@ -352,9 +322,13 @@ def become(found: list[Value], kind: type) -> None:
             change(ctypes.py_object(each))
 
 
-def current_loops() -> Value:
-    """The loops of the run that this thread captures."""
-    return THREAD.tracer.plugin("loops")
+def took_all(copies: list[Value]) -> None:
+    """A list that took all these stand-ins is one of a dynamic length: ``[*x]``, ``out += x``."""
+    one = next((each for each in copies if length_of(known(each)) is not None), None)
+    for found in gc.get_referrers(one) if one is not None else ():
+        if type(found) is list and found is not copies and any(each is one for each in found):
+            become(found, Turns)
+            current_loops().turned.append(found)
 
 
 @answers_for_caller

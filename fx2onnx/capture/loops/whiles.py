@@ -29,7 +29,7 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.frames import user_frame
-from fx2onnx.torchcompat.loop_statements import Exit, Head, exit_at, head_at
+from fx2onnx.torchcompat.loop_statements import Exit, Head, exit_at, head_at, is_in_while
 from fx2onnx.torchcompat.source_ast import Place, place_of
 
 MOST_TURNS = 3
@@ -43,7 +43,7 @@ class While(Loop):
     """A ``while`` that Python is in."""
 
     def __init__(self, loops: Value, frame: FrameType, head: Head) -> None:
-        super().__init__(loops, frame, None)
+        super().__init__(loops, [frame], None)
         self.head, self.place = head, place_of(head.loop)
         self._operand = 0
         """The part of the test that Python asks for."""
@@ -59,7 +59,7 @@ class While(Loop):
     @property
     def may_be_none(self) -> bool:
         """True if the first test may be false, also where no size is 0."""
-        return self._may_fail(self._start) if isinstance(self._start, Relation) else self._start is not True
+        return self.tracer.sizes.may_fail(self._start) if isinstance(self._start, Relation) else self._start is not True
 
     def asked(self, operand: int) -> bool:
         """Return whether Python goes on, where it asks for a part of the test."""
@@ -85,7 +85,7 @@ class While(Loop):
         if test is not False and self.where in self.tracer.first_turns and self.loops.tests.is_new(self):
             self._first_turn()
         elif test is not False:
-            self._begin(Held(self.frame, self.head.operands[self._operand][1]), Plan(self))
+            self._begin(Held([self.frame], self.head.operands[self._operand][1]), Plan(self))
         return test is not False
 
     def _turn(self, plan: Plan, *, is_again: bool = False) -> Dim:
@@ -134,8 +134,8 @@ class LoopTests:
 
     def __init__(self, loops: Value) -> None:
         self._loops = loops
-        self._asking: tuple[CodeType, list[Test]] | None = None
-        """The code of a test that is evaluated, and what Python was asked for in doing so."""
+        self._asking: tuple[CodeType, list[Test], bool] | None = None
+        """The code of a test that is evaluated, what Python was asked for in doing so, and whether constants are asked, too."""
         self._expected: dict[FrameType, tuple[Head, list[int], bool]] = {}
         """The parts of a test that Python asks for next, and whether the answers are for staying in the loop."""
         self._leaving: list[tuple[FrameType, Place | None, Place]] = []
@@ -143,13 +143,15 @@ class LoopTests:
         that leaves it."""
         self._asked: dict[tuple[FrameType, object], set[str]] = {}
         """The questions that the tests of ``while`` asked."""
+        self._plain_turns: dict[FrameType, int] = {}
+        """The number of decisions by data in turns of a ``while`` whose test asked for none."""
         self._first_turns: set[tuple[FrameType, object]] = set()
         """The loops whose first turn was run by itself."""
 
     @contextlib.contextmanager
-    def evaluating(self, code: CodeType) -> Iterator[list[Test]]:
+    def evaluating(self, code: CodeType, frame: FrameType, head: Head) -> Iterator[list[Test]]:
         """Inside, what that code asks for is noted, and holds."""
-        before, self._asking = self._asking, (code, [])
+        before, self._asking = self._asking, (code, [], self._has_branches(frame, head))
         try:
             yield self._asking[1]
         finally:
@@ -187,6 +189,32 @@ class LoopTests:
             goes_on = loop.asked(operand)
         self.expect(frame, head, loop.tested.asked_behind(operand, goes_on), goes_on)
         return head.operands[operand][1] is goes_on
+
+    def asks_constant(self) -> bool:
+        """Return whether Python asks a constant for the test of a ``while`` in whose turns data decides: it is one before the first turn only."""
+        frame = user_frame()
+        if frame is None or self._asking is not None:
+            return (
+                self._asking is not None and frame is not None and frame.f_code is self._asking[0] and self._asking[2]
+            )
+        found = head_at(frame)
+        return found is not None and self._has_branches(frame, found[0])
+
+    def _has_branches(self, frame: FrameType, head: Head) -> bool:
+        lines, loop = self._loops.lines_of_branches(frame), head.loop
+        return any(loop.lineno <= line <= (loop.end_lineno or 0) for line in lines)
+
+    def check_has_tensors(self) -> None:
+        """Raises where data decides in turn after turn of a ``while`` whose test is about plain numbers."""
+        frame = user_frame() if self._loops.tracer.has_exits else None
+        if frame is None or not is_in_while(frame):
+            return
+        self._plain_turns[frame] = self._plain_turns.get(frame, 0) + 1
+        if self._plain_turns[frame] > MOST_TURNS:
+            raise self._loops.refused(
+                "plain numbers decide how often a while loops, in which data decides",
+                "make a tensor of each number in the test of the while, before it: t = torch.tensor(0.0)",
+            )
 
     def _note_turn(self, frame: FrameType, head: Head, test: Test) -> None:
         """Python asks for the test of a ``while`` once more, each time by other sizes: these are no branches, but a loop."""

@@ -263,12 +263,13 @@ def to_python(tracer: Tracer, func: OpOverload, tensor: torch.Tensor) -> Any:
     _check_is_one(func, tensor)
     node = behind(tracer.values.node_of(tensor))
     value = tracer.values.value_of(node)
-    if value is not None:
+    begins_loop = tracer.has_exits and tracer.plugin("loops").tests.asks_constant()
+    if value is not None and not begins_loop:
         tracer.numbers_read.append((node, tracer.values.where))
         with no_dispatch():
             number = value.item()
         return bool(number) if func is aten.is_nonzero.default else number
-    truth = truth_of(tracer, node)
+    truth = None if begins_loop and value is not None else truth_of(tracer, node)
     if truth is not None:
         return truth if isinstance(truth, bool) else tracer.sizes.decided(truth)
     is_stated = tensor.dtype == torch.bool and asserted_by_user()

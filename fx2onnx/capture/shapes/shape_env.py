@@ -412,6 +412,12 @@ class ShapeEnv(SizesOfRun):
         """The truth of a comparison at all sizes for which the program is, or None."""
         return self.facts.certain(op, lhs, rhs)
 
+    def may_fail(self, test: Relation) -> bool:
+        """Return whether a test may be false although no named size is 0."""
+        names = test.symbols()
+        is_of_size = len(names) == 1 and not names & self.unbacked
+        return self.facts.is_settled(test) is not True and not (is_of_size and self.facts.excludes_zero_only(test))
+
     def asked_for(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """``certain`` for torch or Python, which ask: the answer is noted where it does not hold of every size."""
         known = self.facts.certain(op, lhs, rhs)

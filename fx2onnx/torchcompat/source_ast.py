@@ -104,6 +104,9 @@ def value_of(node: ast.expr, frame: FrameType) -> object:
             return _attribute(value_of(node.value, frame), node.attr)
         case ast.Subscript():
             return _part(value_of(node.value, frame), value_of(node.slice, frame))
+        case ast.Slice():
+            ends = (node.lower, node.upper, node.step)
+            return slice(*(None if end is None else _integer(end, frame) for end in ends))
         case ast.UnaryOp(op=ast.USub()):
             return -_integer(node.operand, frame)
         case ast.BinOp() if type(node.op) in _ARITHMETIC:
@@ -137,6 +140,8 @@ def _attribute(owner: object, name: str) -> object:
 
 
 def _part(owner: object, index: object) -> object:
+    if isinstance(owner, tuple | list) and isinstance(index, slice):
+        return owner[index]
     if not isinstance(owner, tuple | list) or type(index) is not int or not -len(owner) <= index < len(owner):
         raise UnreadableError
     return owner[index]

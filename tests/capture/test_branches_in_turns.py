@@ -248,6 +248,22 @@ def test_turns_with_branches(program: Program) -> None:
 
 
 @program
+def flags_in_a_list(x: torch.Tensor) -> Any:
+    is_on, was, found = False, True, []
+    for row in x:
+        if is_on:
+            if row[0] < -0.35:
+                is_on = False
+        elif row[0] > 0.6:
+            is_on = True
+        if row[1] > 0:
+            was = not was
+        found.append(is_on)
+        found.append(was)
+    return torch.tensor(found), is_on
+
+
+@program
 def means_of_clusters(x: torch.Tensor) -> Any:
     c = x[:2] * torch.tensor([[1.0], [-1.0]])
     for _ in range(4):

@@ -306,6 +306,22 @@ def at_both_ends(x: torch.Tensor) -> Any:
 
 
 @program
+def tuples_in_parts(x: torch.Tensor) -> Any:
+    pairs = [(0, x[0])]
+    for i, row in enumerate(x):
+        pairs.append((i + 1, row * 2))
+    pairs.append((-1, x[-1]))
+    first, last = pairs.pop(0), pairs[-1][0]
+    pairs.reverse()
+    del pairs[:1]
+    later = pairs[1:]
+    numbers = [i * 2 for i in range(x.shape[0])]
+    numbers.reverse()
+    rows = [torch.stack([row for _, row in part]) for part in (pairs, [*reversed(pairs)])]
+    return rows, torch.tensor([i for i, _ in pairs]), len(later), first, last, numbers[0] + 1
+
+
+@program
 def taken_all(x: torch.Tensor) -> Any:
     rows, numbers, more = [*x], [*x[:, 0]], [x[0]]
     numbers.sort()

@@ -22,7 +22,7 @@ from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory
 from fx2onnx.sizes.ceilings import multiple_of
-from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.facts import Facts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import asking_frame
@@ -51,8 +51,8 @@ class NoopGuards(RunPlugin):
             return None
         statement, tests = found
         try:
-            asked = _relation_of(tests[0], frame)
-            known = None if asked is None or asked[0] != relation else _where_none_holds(tests, frame, env.facts)
+            asked = next((one for one in _relations_of(tests[0], frame) if one[0] == relation), None)
+            known = None if asked is None else _where_none_holds(tests, frame, env.facts)
             if asked is None or known is None:
                 return None
             look = _Look(frame, known)
@@ -91,15 +91,28 @@ class NoopGuards(RunPlugin):
             raise WrittenLater
 
 
-def _relation_of(test: ast.expr, frame: FrameType) -> tuple[Relation, bool] | None:
-    """The relation of sizes that a test asks for, and the answer with which it holds."""
+def _relations_of(test: ast.expr, frame: FrameType) -> list[tuple[Relation, bool]]:
+    """The relations of sizes that a test asks for, each with the answer with which the test holds."""
     holds = True
+    pairs = _unequal_sizes(test, frame)
+    if pairs is not None:
+        return [(Relation("eq", pair), False) for pair in pairs if any(isinstance(size, Dim) for size in pair)]
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, holds = test.operand, False
     value = _undecided(value_of(test, frame))
     if isinstance(value, Dim):
         value = Relation("ne", (value, 0))
-    return (value, holds) if isinstance(value, Relation) else None
+    return [(value, holds)] if isinstance(value, Relation) else []
+
+
+def _unequal_sizes(test: ast.expr, frame: FrameType) -> list[tuple[Scalar, Scalar]] | None:
+    """The pairs of sizes of a test whether two shapes differ, ``x.shape[2:] != y.shape[2:]``; None for another test."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.NotEq):
+        return None
+    one, other = (value_of(side, frame) for side in (test.left, test.comparators[0]))
+    if not isinstance(one, list | tuple) or not isinstance(other, list | tuple) or len(one) != len(other):
+        return None
+    return [(_undecided(first), _undecided(second)) for first, second in zip(one, other, strict=True)]  # type: ignore[misc]
 
 
 def _no_multiple(statement: ast.If | ast.IfExp, relation: Relation, holds: bool) -> tuple[Dim, int] | None:
@@ -118,11 +131,11 @@ def _undecided(value: object) -> object:
 def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: Facts) -> Facts | None:
     """The facts on sizes where no test holds; None where there are no such sizes."""
     for test in tests:
-        found = _relation_of(test, frame)
-        if found is None:
+        found = _relations_of(test, frame)
+        if not found:
             return None
-        relation, holds = found
-        facts = facts.supposing(relation.negated() if holds else relation)
+        for relation, holds in found:
+            facts = facts.supposing(relation.negated() if holds else relation)
     return facts if all(sizes.first(1) for sizes in facts.sets.values()) else None
 
 
@@ -183,7 +196,7 @@ class _Look:
         self.copied.append(tensor)
         if isinstance(value.func, ast.Attribute) and value.func.attr == "contiguous":
             return None if value.args or value.keywords else value.func.value
-        return value.args[0] if self._pads_nothing(value) else None
+        return value.args[0] if self._pads_nothing(value) or self._resizes_to(value, tensor) else None
 
     def _pads_nothing(self, call: ast.Call) -> bool:
         if value_of(call.func, self._frame) is not torch.nn.functional.pad or len(call.args) != 2 or call.keywords:
@@ -191,6 +204,27 @@ class _Look:
         widths = call.args[1]
         given = widths.elts if isinstance(widths, ast.Tuple | ast.List) else value_of(widths, self._frame)
         return isinstance(given, list | tuple) and all(self._is_zero(width) for width in given)
+
+    def _resizes_to(self, call: ast.Call, tensor: torch.Tensor) -> bool:
+        """Return whether a call interpolates to the sizes that the tensor has."""
+        if value_of(call.func, self._frame) is not torch.nn.functional.interpolate or len(call.args) not in (1, 2):
+            return False
+        given = {word.arg: word.value for word in call.keywords} | dict(zip(["size"], call.args[1:], strict=False))
+        size = given.get("size")
+        sizes = (
+            size.elts
+            if isinstance(size, ast.Tuple | ast.List)
+            else None
+            if size is None
+            else value_of(size, self._frame)
+        )
+        if not isinstance(sizes, list | tuple) or not given.keys() <= {"size", "mode", "align_corners"}:
+            return False
+        wanted = [value_of(one, self._frame) if isinstance(one, ast.expr) else one for one in sizes]
+        now = tensor.shape[tensor.dim() - len(wanted) :]
+        return len(wanted) == tensor.dim() - 2 and all(
+            self._is_certain("eq", *pair) for pair in zip(wanted, now, strict=True)
+        )
 
     def _is_zero(self, width: object) -> bool:
         return self._is_certain("eq", value_of(width, self._frame) if isinstance(width, ast.expr) else width, 0)

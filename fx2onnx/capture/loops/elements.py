@@ -74,11 +74,11 @@ def length_of(one: Value) -> Index | None:
     return one.length if isinstance(one, Repeat) else None
 
 
-def taken(one: Value, order: torch.Tensor) -> Value:
-    """The stand-ins for the elements of these numbers."""
+def mapped(one: Value, change: Callable[[torch.Tensor], torch.Tensor]) -> Value:
+    """The stand-ins for other elements: ``change`` makes them of all along the first axis, part by part where they are tuples."""
     if isinstance(one, Repeat):
-        return current_loops().repeat(one.stacked().index_select(0, order), one.is_number, one.is_list)
-    return type(one)(taken(part, order) for part in one)
+        return current_loops().repeat(change(one.stacked()), one.is_number, one.is_list)
+    return type(one)(mapped(part, change) for part in one)
 
 
 def copied(one: Value) -> Value:

@@ -205,7 +205,8 @@ def sorted_list(part: Value, *, key: Value = None, reverse: bool = False) -> Val
     found = listed(part) if THREAD.captures else None
     if type(found) is not Turns:
         return sorted(part if found is None else found, key=key, reverse=reverse)
-    return found.in_order(_order(_columns(found, key), bool(reverse)))
+    order = _order(_columns(found, key), bool(reverse))
+    return found.mapped(lambda whole: whole.index_select(0, order))
 
 
 NAMES: dict[str, Value] = {"zip": _Zip("zip", (), {}), "enumerate": _Enumerate("enumerate", (), {})}

@@ -123,7 +123,8 @@ class GrowingLists:
     def _stand_in(self, key: object, grown: Grown) -> None:
         """The list has what the turns before added, of which only the last element is at hand."""
         held = grown.holder if grown.place is None else [*grown.before]
-        item, info = grown.sample[-1], grown.infos[-1]
+        whole_item, info = grown.sample[-1], grown.infos[-1]
+        item = flatten([whole_item])[0][-1].value
         is_tensor = isinstance(item, torch.Tensor)
         device = item.device if is_tensor else torch.device("cpu")
         if info is None:  # of a number, which may be one of a turn that is over
@@ -133,7 +134,13 @@ class GrowingLists:
         given: list[torch.Tensor] = []
 
         def element(index: Value) -> torch.Tensor:
-            if index != -1 or not is_tensor or axes_of(info) or id(start) in self.tracer.repeats:
+            if (
+                index != -1
+                or not is_tensor
+                or item is not whole_item
+                or axes_of(info)
+                or id(start) in self.tracer.repeats
+            ):
                 return whole().select(0, index)
             if not given:
                 if not isinstance(start, torch.Tensor) or self.kinds.info(start) != info:
@@ -147,6 +154,8 @@ class GrowingLists:
         def whole() -> torch.Tensor:
             if axes_of(info):
                 raise self.loop.loops.refused("a turn takes all elements of a list whose sizes differ")
+            if item is not whole_item:
+                raise self.loop.loops.refused("a turn reads elements of a list of tuples or lists that turns fill")
             self.read_whole.add(key)
             dims = (self.loop.free_size(0, f"list {key}"), *info.dims)
             return self._handed_on("whole", key, replace(info, dims=dims), device, None).given  # type: ignore[no-any-return]
@@ -189,7 +198,8 @@ class GrowingLists:
         return grown_list(change.after, change.before, self.markers, change.place) if is_list else None
 
     def _note_grown(self, grown: Grown) -> None:
-        items, known = [*grown.items], self.lists.get(grown.identity)
+        leaves, build = flatten([*grown.items])
+        items, known = build([self._plain(leaf.value) for leaf in leaves]), self.lists.get(grown.identity)
         infos = tuple(self.kinds.info_of_item(leaf.value) for leaf in flatten(items)[0])
         if len(items) > 1 and (len({*map(str, infos)}) > 1 or axes_of(infos[0])):
             raise self.loop.loops.refused("a turn adds several things of different types to a list")
@@ -199,7 +209,11 @@ class GrowingLists:
             is_kept &= known.is_kept and len(known.sample) == len(items)
             if len(known.sample) > len(items) and known.infos[: len(infos)] == infos:
                 sample, infos = known.sample, known.infos
-        self.added[grown.identity] = grown._replace(items=items, infos=infos, is_kept=is_kept, sample=sample)
+        self.added[grown.identity] = grown._replace(items=[*grown.items], infos=infos, is_kept=is_kept, sample=sample)
+
+    def _plain(self, value: Value) -> Value:
+        """The value, or a plain truth in the place of one that turns hand on as a tensor."""
+        return False if any(value is one.given and isinstance(one.start, bool) for one in self.carried) else value
 
     def slots(self, grown: Grown) -> list[ListPart]:
         """The parts of what turns may add to a list."""

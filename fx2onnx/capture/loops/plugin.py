@@ -86,8 +86,8 @@ class TurnsIterator:
         if self._held is not None and not is_loop:
             if makes_tuple(frame):
                 raise self._loops.refused("Python makes a tuple of as many elements as a size says")
-            self._copies = [*map(copied, list.__iter__(self._held))]
-            self._plain = iter(self._copies)
+            self._copies = [*map(copied, list.__iter__(self._held))] if takes_all(frame) else []
+            self._plain = iter(self._copies or [*list.__iter__(self._held)])
             return next(self)
         self._loop = self._loops.tests.entered(Loop(self._loops, frames, self.series()))
         return self._loop.next()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import GeneratorType
 
 import torch
@@ -20,7 +20,7 @@ from fx2onnx.capture.loops.elements import (
     element_at,
     known,
     length_of,
-    taken,
+    mapped,
 )
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import LENGTHS
@@ -72,9 +72,7 @@ class Turns(list):  # type: ignore[type-arg]
 
     def whole(self) -> torch.Tensor:
         """All elements along a new first axis."""
-        held = self._repeats()
-        is_nested = len(held) == 1 and isinstance(held[0], list | tuple)
-        return all_of(held[0]) if is_nested else stacked(self)
+        return all_of(self._as_one())
 
     def some(self, is_typed: bool = False) -> torch.Tensor:
         """All elements along a new first axis: at least one, except for numbers whose dtype is given (``is_typed``)."""
@@ -85,36 +83,33 @@ class Turns(list):  # type: ignore[type-arg]
 
     def series(self) -> Elements:
         """The elements by their numbers."""
-        held = self._repeats()
-        if len(held) == 1:
-            return Elements(self.length(), lambda index: self._lent(element_at(held[0], index)))
         one = self._as_one()
-        return Elements(one.length, one.at)
+        return Elements(self.length(), lambda index: self._lent(element_at(one, index)))
 
-    def _as_one(self) -> Repeat:
-        """The stand-in for all elements."""
-        whole = self.whole()
-        first = self._repeats()[0]
-        is_list = isinstance(first, Repeat) and first.is_list
-        return Repeat(whole, whole.shape[0], lambda: whole, is_number=has_numbers(self), is_list=is_list)
+    def _as_one(self) -> Value:
+        """The stand-in for all elements, part by part where they are tuples."""
+        held = self._repeats()
+        return held[0] if len(held) == 1 and length_of(held[0]) is not None else _joined([*list.__iter__(self)])
 
-    def _of(self, whole: torch.Tensor) -> list[Value]:
-        return current_loops().repeated(whole, is_number=has_numbers(self))  # type: ignore[no-any-return]
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> list[Value]:
+        """A list of other elements, which ``change`` makes of all along the first axis."""
+        return _as_turns([mapped(self._as_one(), change)])
 
     def __iter__(self) -> Iterator[Value]:
         return current_loops().iterator(None, self)  # type: ignore[no-any-return]
 
     def __reversed__(self) -> Iterator[Value]:
-        return current_loops().iterator(None, self._of(self.whole().flip(0)))  # type: ignore[no-any-return]
+        return current_loops().iterator(None, self.mapped(lambda whole: whole.flip(0)))  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Value) -> Value:
         held = self._repeats()
         if isinstance(index, slice):
             step = index.step or 1
-            whole = self.whole() if step > 0 else self.whole().flip(0)
             if step < 0 and (index.start is not None or index.stop is not None):
                 raise current_loops().refused("Python takes a part of a list of a dynamic length backwards")
-            return self._of(whole[index.start : index.stop : step] if step > 0 else whole[::-step])
+            if step < 0:
+                return self.mapped(lambda whole: whole.flip(0)[::-step])
+            return self.mapped(lambda whole: whole[index.start : index.stop : step])
         order = range(len(held)) if is_from_front(index) else reversed(range(len(held)))
         place = index if is_from_front(index) else -1 - index
         for each in order:
@@ -128,7 +123,7 @@ class Turns(list):  # type: ignore[type-arg]
             if type(place) is int and place == 0:
                 return one
             place -= 1
-        return self._lent(self._as_one().at(index))
+        return self._lent(element_at(self._as_one(), index))
 
     def _lent(self, one: Value) -> Value:
         """An element, which is made anew where it is a list: what changes it does not change this list."""
@@ -157,8 +152,10 @@ class Turns(list):  # type: ignore[type-arg]
 
     def reverse(self) -> None:
         """From the last to the first, in place."""
-        turn = current_loops().repeat
-        turned = [turn(one.stacked().flip(0)) if isinstance(one, Repeat) else one for one in self._repeats()]
+        turned = [
+            one if length_of(each) is None else mapped(each, lambda whole: whole.flip(0))
+            for one, each in zip(list.__iter__(self), self._repeats(), strict=True)
+        ]
         list.__setitem__(self, slice(None), turned[::-1])
 
     def copy(self) -> list[Value]:
@@ -172,7 +169,11 @@ class Turns(list):  # type: ignore[type-arg]
 
     def _as_row(self, value: Value, whole: torch.Tensor) -> torch.Tensor:
         row = stacked([value])
-        if has_numbers([value]) is not has_numbers(self) or row.dtype is not whole.dtype:
+        if (
+            isinstance(self._as_one(), list | tuple)
+            or has_numbers([value]) is not has_numbers(self)
+            or row.dtype is not whole.dtype
+        ):
             raise current_loops().refused("Python writes something of another type into a list of a dynamic length")
         return row
 
@@ -202,11 +203,17 @@ class Turns(list):  # type: ignore[type-arg]
         if self._is_end(index):
             return list.pop(self, index)
         _check_from_front(index)
-        all = self._as_one()
-        whole, one = all.stacked(), all.at(index)
+        one = element_at(self._as_one(), index)
         place = index if is_from_front(index) else self.length() + index
-        self._become(*([whole[1:]] if type(place) is int and place == 0 else [whole[:place], whole[place + 1 :]]))
+        self._leave_out(place, place + 1)
         return one
+
+    def _leave_out(self, start: Index, stop: Index) -> None:
+        def left(whole: torch.Tensor) -> torch.Tensor:
+            is_first = type(start) is int and start == 0
+            return whole[stop:] if is_first else torch.cat([whole[:start], whole[stop:]])
+
+        list.__setitem__(self, slice(None), list.__iter__(self.mapped(left)))
 
     def __delitem__(self, index: Value) -> None:
         if not isinstance(index, slice):
@@ -217,12 +224,11 @@ class Turns(list):  # type: ignore[type-arg]
         _check_from_front(stop)
         if index.step is not None or not is_from_front(start) or not is_from_front(stop):
             raise current_loops().refused("Python deletes a part of a list of a dynamic length")
-        whole = self.whole()
-        self._become(whole[:start], whole[max(start, stop) :])
+        self._leave_out(start, max(start, stop))
 
     def clear(self) -> None:
         """Take all elements out."""
-        self._become(self.whole()[:0])
+        list.__setitem__(self, slice(None), list.__iter__(self.mapped(lambda whole: whole[:0])))
 
     def _equal(self, value: Value) -> torch.Tensor:
         """A mask of the elements that are equal to a number."""
@@ -248,20 +254,14 @@ class Turns(list):  # type: ignore[type-arg]
 
     def columns(self) -> list[torch.Tensor]:
         """The numbers by which Python compares the elements: several of tuples, the first one first."""
-        held = self._repeats()
-        is_nested = len(held) == 1 and isinstance(held[0], list | tuple)
-        parts = [all_of(part) for part in held[0]] if is_nested else [self.whole()]
+        one = self._as_one()
+        parts = [*map(all_of, one)] if isinstance(one, list | tuple) else [all_of(one)]
         found = [
             *itertools.takewhile(lambda part: part.dim() == 1, parts)
         ]  # Python comes to further ones in equal tuples
         if not found:
             raise current_loops().refused("Python compares tensors of several numbers")
         return found
-
-    def in_order(self, order: torch.Tensor) -> list[Value]:
-        """A list of the elements of these numbers."""
-        held = self._repeats()
-        return _as_turns([taken(held[0] if len(held) == 1 else self._as_one(), order)])
 
     def sort(self, *, key: Value = None, reverse: bool = False) -> None:
         """Sort the elements in place as Python does."""
@@ -272,6 +272,18 @@ class Turns(list):  # type: ignore[type-arg]
 
     __lt__ = __eq__
     __hash__ = None
+
+
+def _joined(items: list[Value]) -> Value:
+    """The stand-in for all elements of a list, part by part where they are tuples."""
+    first = items[0]
+    if type(first) in (list, tuple):
+        if any(type(one) is not type(first) or len(one) != len(first) for one in items):
+            raise current_loops().refused("a list of a dynamic length holds elements of several kinds")
+        return type(first)(_joined([*parts]) for parts in zip(*items, strict=True))
+    whole, one = stacked(items), known(first)
+    is_list = isinstance(one, Repeat) and one.is_list
+    return Repeat(whole, whole.shape[0], lambda: whole, is_number=has_numbers(items), is_list=is_list)
 
 
 def has_numbers(items: list[Value]) -> bool:

@@ -96,6 +96,18 @@ def pad_to_the_next_multiple(x: torch.Tensor) -> Any:
     return x.view(x.shape[0], -1, 3).flip(1), F.pad(x, (0, 5 - width % 4))
 
 
+def up_to_sizes_of_a_skip(x: torch.Tensor) -> Any:
+    x = F.pad(x, (0, 2, 0, 2))[None, None]
+    one = two = three = F.avg_pool2d(x, 2).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    if one.shape[2:] != x.shape[2:]:
+        one = F.pad(one, [0, x.shape[3] - one.shape[3], 0, x.shape[2] - one.shape[2]])
+    if two.shape != x.shape:
+        two = F.interpolate(two, size=x.shape[2:], mode="bilinear", align_corners=False)
+    if three.size(2) != x.size(2) or three.size(3) != x.size(3):
+        three = F.interpolate(three, (x.size(2), x.size(3)))
+    return torch.cat([x, one, two, three], 1)
+
+
 def crop_by_less_than_nothing(x: torch.Tensor) -> Any:
     beside = (4 - x.shape[1] % 4) % 4
     y = F.pad(x, (0, beside)).view(x.shape[0], -1, 4).flip(2).reshape(x.shape[0], -1)
@@ -181,6 +193,7 @@ def pad_and_write_what_was_padded(x: torch.Tensor) -> Any:
 IDLE: list[Callable[[torch.Tensor], Any]] = [
     crop_if_longer, crop_in_an_expression, crop_unless_short, crop_to_the_last, crop_what_was_padded,
     crop_and_write_through_it, pad_to_a_multiple, pad_two_axes, pad_as_for_same, pad_to_the_next_multiple,
+    up_to_sizes_of_a_skip,
 ]  # fmt: skip
 DECISIONS: list[Callable[[torch.Tensor], Any]] = [
     crop_by_less_than_nothing, a_flag_that_is_used_again, both_have_to_be_long, crop_more_than_asked, crop_and_note,

@@ -265,7 +265,7 @@ def flags_in_a_list(x: torch.Tensor) -> Any:
 
 @program
 def means_of_clusters(x: torch.Tensor) -> Any:
-    c = x[:2] * torch.tensor([[1.0], [-1.0]])
+    c = torch.tensor([[1.0], [-1.0]]).expand(2, 3)
     for _ in range(4):
         a = torch.cdist(x, c).argmin(1)
         c = torch.stack([x[a == k].mean(0) if (a == k).any() else c[k] for k in range(2)])

@@ -82,7 +82,7 @@ def mapped(one: Value, change: Callable[[torch.Tensor], torch.Tensor]) -> Value:
 
 
 def copied(one: Value) -> Value:
-    """Another stand-in for the same elements."""
+    """A new stand-in for the same elements."""
     if isinstance(one, list | tuple):
         return type(one)(map(copied, one)) if type(one) in (list, tuple) else one
     repeat = THREAD.tracer.repeats.get(id(one))

@@ -144,7 +144,7 @@ class LoopTests:
         self._asked: dict[tuple[FrameType, object], set[str]] = {}
         """The questions that the tests of ``while`` asked."""
         self._plain_turns: dict[FrameType, int] = {}
-        """The number of decisions by data in turns of a ``while`` whose test asked for none."""
+        """The number of data-dependent branches in turns of a ``while`` whose test asked for none."""
         self._first_turns: set[tuple[FrameType, object]] = set()
         """The loops whose first turn was run by itself."""
 

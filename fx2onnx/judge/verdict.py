@@ -122,15 +122,19 @@ class AnswerShift:
     metric: str
     output: str
     value: float
-    """The metric of the engine's answers against those of eager PyTorch."""
+    """The metric of the engine's answers against those of eager PyTorch, with the weights that the module has."""
     count: int
     """The answers that were compared: labels, words, pixels, or samples."""
     by_labels: float | None = None
     """The metric of the engine's answers against the user's labels."""
     eager_by_labels: float | None = None
+    by_rounded: float | None = None
+    """The metric against eager PyTorch with the weights rounded as a quantized file has them; None for other files."""
 
     def __str__(self) -> str:
         text = f"{self.engine}: {self.metric} of {self.output} is {self.value:.6g} against eager PyTorch ({self.count})"
+        if self.by_rounded is not None:
+            text += f", {self.by_rounded:.6g} against it with rounded weights"
         if self.by_labels is None or self.eager_by_labels is None:
             return text
         return f"{text}; against the labels {self.by_labels:.6g}, eager PyTorch {self.eager_by_labels:.6g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
@@ -199,13 +200,17 @@ class Task:
                 next="give labels of that shape",
             )
 
-    def measure(self, verdict: Verdict, case: Case) -> None:
-        """Run eager PyTorch and the engines on the inputs, and note how far the answers move."""
+    def measure(
+        self, verdict: Verdict, case: Case, unrounded: contextlib.AbstractContextManager[None] | None = None
+    ) -> None:
+        """Run eager PyTorch and the engines on the inputs, and note how far the answers move. ``unrounded``: a context in which
+        the module has its own weights, where it has rounded ones outside.
+        """
         if not self.name:
             return
         index = self._index(case.file.outputs)
         engines = dict(case.runs)
-        scores = {engine: (self.make(), self.make()) for engine in engines}
+        scores = {engine: (self.make(), self.make(), self.make()) for engine in engines}
         own, count = self.make(), 0
         for tensors, labels in self._calls(case):
             feeds = {
@@ -214,7 +219,9 @@ class Task:
                 if name is not None
             }
             try:
-                wanted = case.eager.run(tensors)[index]
+                with unrounded or contextlib.nullcontext():
+                    wanted = case.eager.run(tensors)[index]
+                rounded = wanted if unrounded is None else case.eager.run(tensors)[index]
             except Exception as cause:  # forward is the user's code
                 raise failed_on_arguments(cause) from cause
             count += 1
@@ -229,15 +236,19 @@ class Task:
                     verdict.rows.append(Row.failed(engine, "(all)", "data", problem))
                     del engines[engine]
                     continue
-                scores[engine][0].add(found, wanted)
+                to_eager, to_rounded, to_labels = scores[engine]
+                to_eager.add(found, wanted)
+                if unrounded is not None:
+                    to_rounded.add(found, rounded)
                 if labels is not None:
-                    scores[engine][1].add(found, labels)
+                    to_labels.add(found, labels)
         has_labels = self._labels(case.file.inputs) is not None
         for engine in engines:
-            to_eager, to_labels = scores[engine]
+            to_eager, to_rounded, to_labels = scores[engine]
             by_labels = (to_labels.value, own.value) if has_labels else (None, None)
-            output = case.file.outputs[index]
-            verdict.moved.append(AnswerShift(engine, self.name, output, to_eager.value, to_eager.count, *by_labels))
+            by_rounded = None if unrounded is None else to_rounded.value
+            shift = (to_eager.value, to_eager.count, *by_labels, by_rounded)
+            verdict.moved.append(AnswerShift(engine, self.name, case.file.outputs[index], *shift))
         verdict.tried.append(Tried("data", {"calls": count}, "data", list(engines)))
 
     def _index(self, outputs: Sequence[str]) -> int:

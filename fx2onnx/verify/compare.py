@@ -95,7 +95,7 @@ def verify(
     seeds: of the other values; none: the example inputs' values at all shapes. input_names: those of the export.
     effort: ``quick``, ``normal``, or ``full``, which leaves no inputs out; ``verdict.tried`` and ``verdict.left_out`` list them.
     data, metric: your own inputs by name (a .npz file or arrays, with ``labels`` beside them) and top1, tokens, wer, psnr or a
-        function: ``verdict.moved`` says how far the answers move from those of eager PyTorch, and from the labels.
+        function: ``verdict.moved`` says how far the answers move from eager PyTorch's, of a module as it is, and from the labels.
     """
     asked, budget, start = Task.of(data, metric), WorkBudget(effort), time.process_time()
     root = as_module(module)
@@ -121,12 +121,12 @@ def verify(
                 runs = opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
             _compare_constants(verdict, proto, os.path.dirname(path), root)
             verdict.versions = versions_of(runs)
-            with as_quantized(verdict, proto, os.path.dirname(path), root):
+            with as_quantized(verdict, proto, os.path.dirname(path), root) as unrounded:
                 case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), budget=budget)
                 asked.check(case)
                 budget.open(weights_bytes(proto) // 4)
                 _compare(verdict, case, seeds, start)
-                asked.measure(verdict, case)
+                asked.measure(verdict, case, unrounded)
             known.explain(verdict)
         except (Unsteady, NothingToCompare) as cause:
             verdict.give_up(str(cause))

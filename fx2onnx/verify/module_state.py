@@ -109,8 +109,12 @@ def _rounding(model: onnx.ModelProto) -> list[onnx.AttributeProto]:
 
 
 @contextlib.contextmanager
-def as_quantized(verdict: Verdict, model: onnx.ModelProto, folder: str, root: torch.nn.Module) -> Iterator[None]:
-    """The module's weights as the file says that it has them; afterwards they are as they were. ``folder``: of the file."""
+def as_quantized(
+    verdict: Verdict, model: onnx.ModelProto, folder: str, root: torch.nn.Module
+) -> Iterator[contextlib.AbstractContextManager[None] | None]:
+    """The module's weights as the file says that it has them; afterwards they are as they were. ``folder``: of the file.
+    Gives a context, to be entered more than once, in which they are the module's own; None where the file rounds none.
+    """
     text = next((entry.value for entry in model.metadata_props if entry.key == METADATA_KEY), "")
     stated = read(text)
     tensors = {
@@ -122,7 +126,7 @@ def as_quantized(verdict: Verdict, model: onnx.ModelProto, folder: str, root: to
     def in_file(name: str) -> ir.TensorProtocol:
         return ir.serde.deserialize_tensor(held[name], folder)
 
-    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+    given = Weights()
     try:
         with record("quantise the module's weights"):
             for name, said in stated.items():
@@ -138,15 +142,38 @@ def as_quantized(verdict: Verdict, model: onnx.ModelProto, folder: str, root: to
                 if numbers.shape != own.shape:
                     verdict.rows.append(Row.failed("file", name, "weights", "its codes are of another shape"))
                     continue
-                saved.append((own, own.data))
-                own.data = _as_tensor(numbers, own)
+                given.exchange(own, _as_tensor(numbers, own))
         if stated:
             kinds = ", ".join(sorted({said.kind for said in stated.values()}))
             verdict.note(f"compared with the module with {len(stated)} weights rounded as the file has them ({kinds})")
-        yield
+        yield given if stated else None
     finally:
-        for own, before in saved:
-            own.data = before
+        given.swap()
+
+
+class Weights(contextlib.AbstractContextManager[None]):
+    """Weights that a module has inside, in the place of those that it has outside."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def exchange(self, weight: torch.Tensor, outside: torch.Tensor) -> None:
+        """Keep the numbers of ``weight`` for the inside, and let it have others outside."""
+        self._pairs.append((weight, weight.data))
+        weight.data = outside
+
+    def swap(self) -> None:
+        """Let each weight have the numbers that are kept for it, and keep those that it had."""
+        for place in reversed(range(len(self._pairs))):
+            weight, kept_data = self._pairs[place]
+            self._pairs[place] = (weight, weight.data)
+            weight.data = kept_data
+
+    def __enter__(self) -> None:
+        self.swap()
+
+    def __exit__(self, *_: object) -> None:
+        self.swap()
 
 
 def _as_tensor(array: Array, like: torch.Tensor) -> torch.Tensor:

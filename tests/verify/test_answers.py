@@ -14,6 +14,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner import InferenceSession
 from fx2onnx.verify.answers import METRICS, distance
 from tests.cli.support import invoke
 
@@ -88,6 +89,30 @@ def test_a_file_with_other_weights_moves_its_answers(classifier: tuple[Path, nn.
     )
     assert not found.ok
     assert found.moved[0].value < 0.9
+
+
+@pytest.mark.parametrize("way", ["export", "optimize", "fitted"])
+def test_a_quantized_file_is_measured_against_the_module_as_it_is(way: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(32, 64, bias=False), nn.Tanh(), nn.Linear(64, 16)).eval(), torch.randn(2, 32)
+    path, axes, data = tmp_path / "m.onnx", {"input": {0: "n"}}, torch.randn(200, 32)
+    plain = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    calibration = {"input": data[:16, None].expand(-1, 2, -1).numpy()}
+    quantize = fx2onnx.Quantize("int2", accuracy=False, **({"calibration": calibration} if way == "fitted" else {}))
+    fx2onnx.export(module, (x,), path, dynamic_shapes=axes, quantize=None if way == "optimize" else quantize)
+    if way == "optimize":
+        fx2onnx.optimize(path, path, quantize=quantize)
+    with torch.no_grad():
+        wanted = module(data).argmax(1).numpy()
+    share = float((InferenceSession(path).run(None, {"input": data.numpy()})[0].argmax(1) == wanted).mean())
+    asked = {"input": data.numpy(), "labels": wanted}
+    verdict = fx2onnx.verify(path, module, (x,), effort="quick", data=asked, metric="top1")
+    assert verdict.ok, verdict.describe()
+    moved = verdict.moved[0]
+    assert moved.value == moved.by_labels == pytest.approx(share) != 1
+    assert (moved.eager_by_labels, moved.by_rounded) == (1, 1)
+    assert "against eager PyTorch (200), 1 against it with rounded weights" in str(moved)
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in module.state_dict().items())
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (3, 2, 8)], ids=["rows", "calls"])

@@ -87,21 +87,20 @@ def attest(
     if not (file := place_of(path)):
         what = f"a statement is about a file, and {type(path).__name__} is in memory"
         raise UserError("E001", what, next="write the model, and give its path: model.onnx")
-    path = file
     if check:
         if bind:
             raise UserError("E001", "check=True changes no file, and bind=True does", next="leave one of them out")
-        found = read_statement(statement_path(path) if place is None else place)
-        again = None if source is None else lambda said: _sourced(path, source, options, said)
-        return proof.check(path, found, again)
+        found = read_statement(statement_path(file) if place is None else place)
+        again = None if source is None else lambda said: _sourced(file, source, options, said)
+        return proof.check(file, found, again)
     if bind:
-        proof.bind_data(path)
+        proof.bind_data(file)
     if source is None:
-        return proof.attest(path, out=place)
-    made_from, verdict = _sourced(path, source, options, {})
-    verdict.raise_if_failed(f"{os.fspath(path)} differs from eager PyTorch")
+        return proof.attest(file, out=place)
+    made_from, verdict = _sourced(file, source, options, {})
+    verdict.raise_if_failed(f"{os.fspath(file)} differs from eager PyTorch")
     command = {"name": "fx2onnx attest", "options": {"source": source, **options}}
-    return proof.attest(path, out=place, command=command, source=made_from, verdict=verdict)
+    return proof.attest(file, out=place, command=command, source=made_from, verdict=verdict)
 
 
 def _sourced(path: Paths, spec: str, options: Mapping[str, Any], said: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -272,6 +272,13 @@ def check_folder(target: Path) -> Path:
         raise UserError(
             "E301", f"cannot write into '{target}'", why="it is a file", next="give a folder: -o OUT_FOLDER"
         )
+    if not is_there and target.suffix == ".onnx":
+        raise UserError(
+            "E301",
+            f"cannot write a folder as '{target}'",
+            why="several files are written, and the name is that of one ONNX file",
+            next=f"give a folder: -o {target.with_suffix('')}",
+        )
     parent = target if os.path.isdir(target) else target.absolute().parent
     if not parent.is_dir():
         raise UserError("E301", f"cannot write into '{target}'", why=f"the folder '{parent}' does not exist")

@@ -93,7 +93,10 @@ def _find(module_name: str, path: str) -> Callable[..., object]:
         place = getattr(place, part)
     if not callable(place):
         raise UserError(
-            "E601", f"{module_name}:{path} is not a function", why=f"it is a {type(place).__name__}", next=_RETURNS
+            "E601",
+            f"{module_name}:{path} is not a function",
+            why=f"it is an instance of {type(place).__name__}",
+            next=_RETURNS,
         )
     return place
 

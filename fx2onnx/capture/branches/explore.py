@@ -71,7 +71,10 @@ def joined_paths(run: Run, attempt: Attempt, first: First | None = None) -> Outc
     trace = undecided(attempt) if first is None else first[1]
     exploration = Exploration(run, attempt, first)
     first = None
-    if attempt.program.strategy == "fake" and attempt.operators.pre_dispatch and not attempt.sizes.decides_at:
+    may_join_in_calls = (
+        attempt.program.strategy == "fake" and attempt.operators.pre_dispatch and not attempt.sizes.decides_at
+    )
+    if may_join_in_calls:
         exploration.most_runs = MOST_RUNS
     try:
         path = exploration.explored(trace)
@@ -80,10 +83,21 @@ def joined_paths(run: Run, attempt: Attempt, first: First | None = None) -> Outc
         if joined is not None:
             return joined
         trace = undecided(attempt)
-        path = Exploration(run, attempt).explored(trace)
+        exploration = Exploration(run, attempt)
+        path = exploration.explored(trace)
     try:
         if isinstance(path, Path):
             return Recorded(attempt, path.captured, path.shape_env)
+        if (
+            may_join_in_calls
+            and isinstance(path, Failed)
+            and path.reason is Reason.PATHS
+            and exploration.decided_by_data
+        ):
+            decided_in = {**exploration.decided_in, **exploration.decided_by_data}
+            joined = _joined_in_deciding_modules(run, attempt, decided_in)
+            if joined is not None:
+                return joined
         return replace(path.failed if isinstance(path, Aborted) else path, sizes=frozenset(trace.sizes))
     finally:
         del path  # this frame is behind the error's traceback
@@ -133,15 +147,10 @@ def _joined_per_call(run: Run, attempt: Attempt) -> Recorded | type | None:
 def _kinds(
     decided_in: Collection[tuple[str, ...]], modules: Mapping[str, torch.nn.Module], refused: Collection[type]
 ) -> set[type]:
-    """For each decision the class of the innermost module around it that was not refused; none where one has no such."""
-    found = set()
-    for names in decided_in:
-        kinds = [type(modules[name]) for name in reversed(names) if name in modules]
-        kind = next((kind for kind in kinds if kind not in refused), None)
-        if kind is None:
-            return set()
-        found.add(kind)
-    return found
+    """For each decision the class of the innermost module around it that was not refused, if there is one."""
+    around = ([type(modules[name]) for name in reversed(names) if name in modules] for names in decided_in)
+    found = {next((kind for kind in kinds if kind not in refused), None) for kinds in around}
+    return {kind for kind in found if kind is not None}
 
 
 class Exploration:
@@ -154,6 +163,8 @@ class Exploration:
         """The largest number of runs; 0 for no limit."""
         self.decided_in: dict[tuple[str, ...], None] = {}
         """The modules that ran where a size decided, outermost first."""
+        self.decided_by_data: dict[tuple[str, ...], None] = {}
+        """The modules that ran where data decided."""
 
     def explored(self, trace: DecisionTrace) -> Path | Aborted | Failed:
         """Run the module with these choices, run it again for the other outcomes of each further decision, and merge the results."""
@@ -184,8 +195,9 @@ class Exploration:
         """Raises _ManyPaths where there are more than that, or are sure to be."""
         decided_in = [decision.modules for decision in trace.decisions if decision.is_by_sizes]
         self.decided_in |= dict.fromkeys(decided_in)
+        self.decided_by_data |= dict.fromkeys(each.modules for each in trace.decisions if not each.is_by_sizes)
         runs = MAX_PATHS_BY_SIZES - self._runs_left + len(decided_in) - len(trace.choices)
-        if self.most_runs and runs > self.most_runs:
+        if self.most_runs and self.decided_in and runs > self.most_runs:
             raise _ManyPaths
 
     def _one(self, trace: DecisionTrace) -> tuple[Path | Aborted | Failed, DecisionTrace]:

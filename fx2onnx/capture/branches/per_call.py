@@ -1,4 +1,4 @@
-"""Shape-dependent decisions within the call of a submodule: for each outcome the submodule runs, not the module.
+"""Decisions by sizes or data within the call of a submodule: for each outcome the submodule runs, not the module.
 
 Windows of attention decide in each of four stages by height and by width. Runs of the whole module would be 25, one within
 another in the file; runs of a block are up to four, and what follows it is in the file once.
@@ -20,8 +20,9 @@ import torch
 import torch.fx
 
 from fx2onnx.base.code_patch import put_name
+from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.base.stack_frames import drop_frames
-from fx2onnx.capture.attempt import Attempt, Recorded
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.branches.explore import Aborted, Exploration, undecided
 from fx2onnx.capture.branches.if_bodies import IfBodies
 from fx2onnx.capture.branches.merge import Path
@@ -29,6 +30,7 @@ from fx2onnx.capture.branches.noop_guards import NoopGuards
 from fx2onnx.capture.branches.numbering import is_same_weight
 from fx2onnx.capture.branches.watch import Contents, SideEffectWatch, lasting_changes
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
+from fx2onnx.capture.failures import explained
 from fx2onnx.capture.recording.control_flow import GraphCopy, operands
 from fx2onnx.capture.recording.decisions import DecisionTrace, NoPathsPerCall
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorType, contiguous_strides
@@ -62,6 +64,16 @@ class CallExploration(RunPlugin):
     def __init__(self, tracer: Tracer, attempt: Attempt, tree: ModuleTree) -> None:
         super().__init__(tracer)
         self.attempt, self.tree = attempt, tree
+        self._given: dict[int, tuple[Memory, type]] = {}
+        """Memories, by id, that a call of a module of that class gives as its own on one path, and was given on another."""
+
+    def keep(self, memory: Memory, kind: type) -> None:
+        """A write into ``memory`` would be one into another memory, too, on some paths of a call."""
+        self._given[id(memory)] = (memory, kind)
+
+    def before_write(self, memory: Memory) -> None:
+        if id(memory) in self._given:
+            raise NoPathsPerCall(self._given[id(memory)][1], "what it may have been called with is written into")
 
     def forward_of(self, module: torch.nn.Module) -> Function:
         """The module's ``forward``, whose paths are followed one by one where they may be."""
@@ -80,7 +92,7 @@ class CallExploration(RunPlugin):
         tracer = self.tracer
         env, bodies = tracer.sizes, tracer.plugins.get("if bodies")
         is_plain = tracer.values.graph is tracer.values.root and tracer.keeps_both() and not tracer.quantized
-        if not is_plain or env.unbacked or env.decides_at or (isinstance(bodies, IfBodies) and bodies.are_open):
+        if not is_plain or env.decides_at or (isinstance(bodies, IfBodies) and bodies.are_open):
             return False
         return all(
             isinstance(leaf, torch.Tensor | torch.SymInt) or type(leaf) in IMMEDIATE
@@ -117,6 +129,9 @@ class _Call:
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         nodes = dict.fromkeys(map(self._tracer.values.node_of, tensors))
         self._inputs = [node for node in nodes if node.op != "get_attr"]
+        self._given: list[Memory] = []
+        """What a path gives although the call got it."""
+        self._unbacked = self._tracer.sizes.unbacked
         self._constants: list[Weight] = []
         """The constants of all paths; equal ones are one."""
         self._results: list[_Result] = []
@@ -140,6 +155,12 @@ class _Call:
         tensors = iter([self._tensor(node, kind) for node, kind in zip(nodes, kinds, strict=True)])
         first = self._results[0]
         leaves = [next(tensors) if value is None else value[0] for value in first.values]
+        for memory in self._given:
+            self._exploration.keep(memory, self._kind)
+        if self._given:
+            for leaf in leaves:
+                if isinstance(leaf, torch.Tensor):
+                    self._exploration.keep(self._tracer.values.view_of(leaf).memory, self._kind)
         if self._copies() > copies:
             for leaf in leaves:
                 if isinstance(leaf, torch.Tensor):
@@ -154,7 +175,7 @@ class _Call:
     def _refused(self, why: str) -> NoPathsPerCall:
         return NoPathsPerCall(self._kind, why)
 
-    def _run(self, attempt: Attempt, trace: DecisionTrace) -> Recorded:
+    def _run(self, attempt: Attempt, trace: DecisionTrace) -> Outcome:
         tracer, why = self._tracer, ""
         attempt.request.budget.spend(attempt.change, runs=0)
         self._runs += 1
@@ -167,10 +188,14 @@ class _Call:
             finally:
                 watch.end()
             why = watch.seen or before.changed() or ("a module is changed" if self._held.changed() else "")
-            captured = None if why else self._standalone(tracer.values.graph, result, before)
+            captured = None if why else self._standalone(tracer.values.graph, result, before, trace)
         except Exception as error:  # forward is the user's code; the run of the whole module says what of it counts
-            drop_frames(error)
             captured, why = None, f"{type(error).__name__}: {str(error)[:200]}"
+            if error is trace.undecided:  # a decision by data, which has no first answer
+                return Failed(attempt, error)
+            if trace.decisions and not any(decision.is_by_sizes for decision in trace.decisions):
+                return Failed(attempt, _with_line(error))
+            drop_frames(error)
         finally:
             env = before.restore()
         if captured is None:
@@ -179,14 +204,18 @@ class _Call:
         self._results[-1].known = env.facts
         return Recorded(attempt, captured, env)
 
-    def _standalone(self, graph: torch.fx.Graph, result: object, before: RunBefore) -> Captured:
+    def _standalone(self, graph: torch.fx.Graph, result: object, before: RunBefore, trace: DecisionTrace) -> Captured:
         """The path as a program whose inputs are the values that the call got."""
         tracer = self._tracer
         leaves, structure = pytree.tree_flatten(result)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        outputs = [self._own(tensor, graph, before) for tensor in tensors]
+        tensors = [self._own(tensor, graph, before) for tensor in tensors]
+        outputs = [tracer.values.node_of(tensor) for tensor in tensors]
         values = [None if isinstance(leaf, torch.Tensor) else (self._number(leaf),) for leaf in leaves]
         kinds = [tracer.types.type_of(tensor) for tensor in tensors]
+        given = [size for kind in kinds for size in kind.sizes] + [unwrap(value[0]) for value in values if value]
+        if _symbols(given) & tracer.sizes.unbacked:
+            raise self._refused("it gives a data-dependent size")
         self._compare(_Result(structure, values, kinds))
         copied = GraphCopy(RecordedGraph())
         inputs = []
@@ -210,16 +239,31 @@ class _Call:
                     weights[weight.name] = dataclasses.replace(weight, node=made)
                 copied.seen[operand] = weights[weight.name].node
         copied.add(graph.nodes)
+        if any(_symbols(_sizes_in(node)) & self._unbacked for node in copied.seen):
+            raise self._refused("it uses a data-dependent size of what is around it")
+        for decision in trace.decisions:
+            if isinstance(decision.test, Node) and decision.test not in copied.seen:
+                raise self._refused("it decides by a tensor that it was not called with")
+            decision.test = copied.mapped(decision.test)
         given = [GraphOutput(f"out_{index}", copied.seen[node], "") for index, node in enumerate(outputs)]
-        return Captured(copied.graph, inputs, given, weights, {}, [], "fake")
+        symbols = {
+            name: dataclasses.replace(symbol, node=copied.seen[symbol.node])
+            for name, symbol in tracer.values.symbols.items()
+            if symbol.node in copied.seen
+        }
+        return Captured(copied.graph, inputs, given, weights, symbols, [], "fake")
 
-    def _own(self, tensor: torch.Tensor, graph: torch.fx.Graph, before: RunBefore) -> Node:
-        """The node of a tensor that was made on the path."""
-        node = self._tracer.values.node_of(tensor)
-        view = self._tracer.values.view_of(tensor)
-        if node.graph is not graph or not before.is_new(view.memory):
+    def _own(self, tensor: torch.Tensor, graph: torch.fx.Graph, before: RunBefore) -> torch.Tensor:
+        """A tensor that was made on the path: a copy of one that was there before, which is not written into later."""
+        tracer = self._tracer
+        memory, node = tracer.values.view_of(tensor).memory, tracer.values.node_of(tensor)
+        if node.graph is graph and before.is_new(memory):
+            return tensor
+        if node.graph is not graph and node not in self._inputs and node.op != "get_attr":
             raise self._refused("it gives a tensor that was there before")
-        return node
+        self._given.append(memory)
+        copied: torch.Tensor = torch.ops.aten.clone.default(tensor)
+        return copied
 
     def _number(self, leaf: object) -> object:
         value = unwrap(leaf)
@@ -294,6 +338,8 @@ class _Call:
         copied.add(captured.graph.nodes)
         if not torch.is_grad_enabled():
             tracer.values.without_grad.update(copied.seen.values())
+        for name, symbol in captured.symbols.items():
+            tracer.values.symbols.setdefault(name, dataclasses.replace(symbol, node=copied.seen[symbol.node]))
         nodes = [output.value for output in captured.outputs]
         found = [copied.seen[node] for node in nodes if isinstance(node, Node)]
         known = self._tracer.sizes.hints.keys()
@@ -330,6 +376,19 @@ def _set_sizes(node: Node, sizes: tuple[DimLike, ...]) -> None:
         several.meta["val"] = tuple(infos)
 
 
+def _with_line(error: Exception) -> BaseException:
+    """The error of a path, as that of a run of the module."""
+    if isinstance(error, Fx2OnnxError):
+        return error
+    found = explained(error)
+    found.__cause__ = error
+    return found
+
+
+def _symbols(sizes: Iterable[object]) -> frozenset[str]:
+    return frozenset[str]().union(*(size.symbols() for size in sizes if isinstance(size, Dim)))
+
+
 def _sizes_in(node: Node) -> Iterator[object]:
     """The sizes of a node's results, and those among its arguments."""
     infos = node.meta.get("val")
@@ -352,6 +411,10 @@ def _is_as(kind: TensorType, other: TensorType, known: Facts | None, with_any_st
 
 def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
     """Take over the facts on sizes that all paths found together."""
+    inner = joined.unbacked - env.unbacked
+    env.know(unbacked=env.unbacked | inner)
+    env.hints = {**env.hints, **{name: joined.hints[name] for name in inner}}
+    env.next_unbacked = max(env.next_unbacked, joined.next_unbacked)
     for condition in joined.facts.conditions:
         if condition not in env.facts.conditions:
             env.narrow(condition.name, condition.sizes)
@@ -371,19 +434,20 @@ class RunBefore:
         self._tracer = tracer
         self._values, self._sizes, self._types = ValuesBefore(tracer.values), tracer.sizes.kept(), tracer.types.kept()
         self.is_new = self._values.is_new
+        self._symbols, self._scalars = dict(tracer.values.symbols), dict(tracer.unbacked_scalars)
         self._run = tracer.begin_path(RecordedGraph(), trace, watch)
         self._counts = self._noted()
 
     def _noted(self) -> tuple[int, ...]:
         tracer = self._tracer
-        return len(tracer.values.symbols), len(tracer.numbers_read), len(tracer.quantized)
+        return len(tracer.numbers_read), len(tracer.quantized)
 
     def changed(self) -> str:
         """A text that names changes that others see."""
         if self._values.written():
             return "it writes into a tensor from outside it"
-        if self._tracer.sizes.unbacked or self._noted() != self._counts:
-            return "it decides by data"
+        if self._noted() != self._counts:
+            return "it reads numbers of a tensor"
         return ""
 
     def restore(self) -> ShapeEnv:
@@ -394,4 +458,5 @@ class RunBefore:
         tracer.types.go_back(self._types)
         tracer.trace, tracer.has_if_bodies, tracer.watch = self._run
         self._values.restore()
+        tracer.values.symbols, tracer.unbacked_scalars = self._symbols, self._scalars
         return after

@@ -177,7 +177,7 @@ class DecisionTrace:
         none does.
         """
         last = max((one for one in self.decisions if one.is_by_sizes), key=lambda one: one.nested, default=None)
-        if last is None or last.nested <= self.nested or runs <= MOST_BEFORE_RECURSION:
+        if last is None or last.nested <= max(self.nested, 1) or runs <= MOST_BEFORE_RECURSION:
             return None
         names = ", ".join(sorted(self.sizes))
         return UserError(

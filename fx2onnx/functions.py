@@ -128,7 +128,7 @@ def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8"
     """Store the weights of an ONNX file in fewer bits, and leave the rest of its graph as it is.
 
     model, out, options: as ``fx2onnx.optimize`` takes them.
-    kind: ``int8``, ``int4``, ``uint4``, ``nf4``, ``float8``, or an
+    kind: ``int8``, ``int4``, ``uint4``, ``int2``, ``ternary``, ``nf4``, ``float8``, or an
     ``fx2onnx.Quantize``.
 
     Returns: ``OptimizeResult``. Raises: ``UserError``; ``VerificationError`` where the file would differ from ``model``.

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.captured import Captured, where_of
+from fx2onnx.capture.captured import Captured, Symbol, where_of
 from fx2onnx.capture.recording.size_checks import CHECKED, checked_by
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
@@ -61,16 +61,20 @@ def try_at_sample(captured: Captured) -> None:
 
 
 def _broken(relation: Relation, sample: Sample, node: torch.fx.Node) -> UserError:
-    sizes = ", ".join(f"{name} is {sample.size(name)}" for name in sorted(relation.symbols()))
+    names = sorted(relation.symbols())
+    sizes = ", ".join(f"{name} is {sample.size(name)}" for name in names)
+    origins = [f"; {symbol.origin()}" for symbol in map(sample.symbol, names) if symbol is not None]
     return UserError(
         "E101",
         f"the example inputs break what the module needs: {relation}",
         where=where_of(node),
         module_path=node.meta.get("module") or "",
-        why=f"{sizes} at these inputs",
+        why=f"{sizes} at these inputs{''.join(origins)}",
         next=(
             "check that module(*args, **kwargs) runs in eager PyTorch with these arguments",
-            "give example inputs at which the sizes are different, if it does: a size that is 1 stands for no other",
+            "give example inputs with another number there, if it does"
+            if origins
+            else "give example inputs at which the sizes are different, if it does: a size that is 1 stands for no other",
         ),
     )
 
@@ -81,6 +85,11 @@ class Sample:
     def __init__(self, captured: Captured) -> None:
         self._captured = captured
         self._values: dict[torch.fx.Node, Value] = {each.node: each.sample.detach() for each in captured.inputs}
+
+    def symbol(self, name: str) -> Symbol | None:
+        """The origin of a data-dependent size; None for that of an axis of an input."""
+        symbol = self._captured.symbols.get(name)
+        return None if symbol is None or symbol.node.op == "placeholder" else symbol
 
     def size(self, name: str) -> int:
         """The size of that name. Raises Unknown."""

@@ -91,9 +91,14 @@ class Symbol:
     node: torch.fx.Node
     axis: int | None
 
+    @property
+    def where(self) -> SourceLocation | None:
+        """The line that the number comes from."""
+        return where_of(self.node)
+
     def origin(self) -> str:
         """The text that says where the number comes from, with the line."""
-        where = where_of(self.node)
+        where = self.where
         place = f" ({where.relative_file()}:{where.line})" if where is not None else ""
         if self.axis is None:
             return f"{self.name} is a number from data{place}"

@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.source import lines_of
 from fx2onnx.base.stack_frames import limit_reached
 from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.inputs import ARGUMENT, Arguments
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.eager_refusals import is_of_eager
@@ -25,6 +26,7 @@ from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import unmet_equalities
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.size_arguments import raised_by_brackets
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.assumptions import Condition
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
@@ -37,7 +39,7 @@ from fx2onnx.torchcompat.error_words import (
     overwritten_sizes,
 )
 from fx2onnx.torchcompat.fake_tensors import DataDependentOutputException, UnsupportedOperatorException
-from fx2onnx.torchcompat.frames import is_user, user_location_of
+from fx2onnx.torchcompat.frames import is_in_numpy, is_user, user_location_of
 from fx2onnx.torchcompat.modules import PATHS
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -135,8 +137,36 @@ def raised(error: Exception, tracer: Tracer) -> BaseException:
 
 
 def _of_forward(cause: Exception, tracer: Tracer) -> UserError:
-    error = _overwritten(cause, tracer) if is_overwritten(cause) else explained(cause)
+    error = _overwritten(cause, tracer) if is_overwritten(cause) else _of_numpy(cause, tracer) or explained(cause)
     return _with_sizes(error, tracer.sizes) if error.code == "E101" and cause is tracer.failure else error
+
+
+def _of_numpy(cause: Exception, tracer: Tracer) -> UserError | None:
+    """The error for what NumPy or SciPy raised since a variable beside an array is a number from data; None for another."""
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    own = next((frame for frame in reversed(frames) if is_user(frame.f_code) and not is_in_numpy(frame.f_code)), None)
+    if own is None or not isinstance(cause, IndexError | TypeError | ValueError):
+        return None
+    names = sorted(name for name, value in own.f_locals.items() if _is_of_data(value, tracer.sizes))
+    has_array = any(isinstance(value, np.ndarray) for value in own.f_locals.values())
+    if not names or not (has_array or is_in_numpy(frames[-1].f_code)):
+        return None
+    return UserError(
+        "E104",
+        "NumPy and SciPy take no number from data",
+        where=user_location_of(cause),
+        why=f"{', '.join(names)}: known only when the model runs; {type(cause).__name__}: {first_line(cause)[:300]}",
+        next=(
+            "use PyTorch there: torch.zeros(k) in the place of np.zeros(k), torch.hann_window(n) in the place of SciPy's",
+            "or pass what NumPy makes as an argument of forward",
+        ),
+    )
+
+
+def _is_of_data(value: object, env: ShapeEnv) -> bool:
+    """Return whether a number is known only when the model runs."""
+    dim = unwrap(value) if isinstance(value, torch.SymInt | torch.SymFloat) else None
+    return type(value) is DataNumber or (isinstance(dim, Dim) and bool(dim.symbols() & env.unbacked))
 
 
 def _overwritten(cause: Exception, tracer: Tracer) -> UserError:

@@ -293,7 +293,7 @@ def graph_outputs(
         raise UserError(
             "E107",
             "forward returns nothing that a file can hold",
-            why=f"of what it returns, {'; '.join(others[:5])}",
+            why=f"its result has no tensor and no number: {'; '.join(others[:5])}",
             next=(
                 "return tensors, numbers, or dicts, tuples, lists and dataclasses of them",
                 "or register the class with torch.utils._pytree.register_pytree_node",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import logging
 import os
@@ -18,7 +19,7 @@ from fx2onnx.base.code_patch import ANSWERING, answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.torchcompat.caught_errors import end_by_data
 from fx2onnx.torchcompat.frames import TORCH_FOLDER, asking_frame, is_user, location_at, user_frame
-from fx2onnx.torchcompat.source_ast import Stretch, counted, is_at_loop, is_in, shown
+from fx2onnx.torchcompat.source_ast import Stretch, counted, is_at_loop, is_in, shown, tree_of
 
 _LOGGING = os.path.dirname(os.path.abspath(logging.__file__)) + os.sep
 _NN = os.path.join(TORCH_FOLDER, "nn") + os.sep
@@ -105,6 +106,15 @@ def loops() -> bool:
     """Return whether the user's code asks how often it loops."""
     frame = user_frame()
     return frame is not None and is_at_loop(frame)
+
+
+def is_in_while() -> bool:
+    """Return whether the user's code is within a ``while`` loop."""
+    frame = user_frame()
+    return frame is not None and any(
+        isinstance(node, ast.While) and node.lineno <= frame.f_lineno <= (node.end_lineno or 0)
+        for node in ast.walk(tree_of(frame.f_code))
+    )
 
 
 def subscripts() -> bool:

@@ -111,10 +111,15 @@ def user_location(within: CodeType | None = None) -> SourceLocation | None:
     return None if frame is None else location_at(frame.f_code, frame.f_lineno)
 
 
+def is_in_numpy(code: CodeType) -> bool:
+    """Return whether a function is one of NumPy or SciPy."""
+    return code.co_filename.startswith(_CALLED)
+
+
 def user_location_of(error: BaseException) -> SourceLocation | None:
     """The innermost line outside torch and fx2onnx, and outside NumPy and SciPy where other code calls them, that the error passed."""
     passed = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__) if is_user(f.f_code)]
-    own = [each for each in passed if not each[0].co_filename.startswith(_CALLED)]
+    own = [each for each in passed if not is_in_numpy(each[0])]
     return location_at(*(own or passed)[-1]) if passed else None
 
 

@@ -47,6 +47,26 @@ def writes_numpy(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(found)
 
 
+def counts_in_numpy(x: torch.Tensor) -> torch.Tensor:
+    found = np.zeros(10, dtype=np.float32)
+    for k in x.abs().long().flatten().tolist():
+        found[k] += 1
+    return torch.from_numpy(found)
+
+
+def repeats_a_list(x: torch.Tensor) -> torch.Tensor:
+    n = x[0].argmax().item()
+    return x[:n] * torch.tensor([1.0] * n)[:, None]
+
+
+def spends(x: torch.Tensor) -> torch.Tensor:
+    spent, i = 0.0, 0
+    while spent < 2.0:
+        spent += float(x[0, i])
+        i += 1
+    return x + i
+
+
 def with_operators(op: Any, self: Any, other: Any, alpha: Any) -> Any:
     return self + other
 
@@ -81,6 +101,10 @@ def prepared(is_qat: bool = False) -> nn.Module:
         (Until, (X, torch.tensor(3)), {}, "collect with append in a list"),
         (lambda: goes_through_numbers, (X,), {}, "go through the tensor and not through its tolist()"),
         (lambda: writes_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
+        (lambda: counts_in_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
+        (lambda: repeats_a_list, (X,), {}, "torch.full((n,), 1.0)"),
+        (lambda: spends, (X.abs(),), {}, "while i < len(x) and"),
+        (lambda: lambda x: x[0, sorted(range(4), key=lambda i: float(x[0, i].exp()))], (X,), {}, "x.argsort()"),
         (lambda: lambda x: (x, f"{x.sum().item():.2f}"), (X,), {}, "leave out the text"),
         (lambda: lambda x: (x, str(x.sum().item())), (X,), {}, "leave out the text"),
         (lambda: lambda x: torch.nested.nested_tensor(list(x)).to_padded_tensor(0.0), (X,), {}, "pad to one size"),

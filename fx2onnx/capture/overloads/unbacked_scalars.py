@@ -23,7 +23,7 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSO
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.asked_code import asserted_by_user, refused_by_torch, subscripts
+from fx2onnx.torchcompat.asked_code import asserted_by_user, is_in_while, refused_by_torch, subscripts
 from fx2onnx.torchcompat.caught_errors import is_caught
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.frames import user_location
@@ -302,6 +302,7 @@ def _check_is_one(func: OpOverload, tensor: torch.Tensor) -> None:
         raise RuntimeError(f"a Tensor with {count} elements cannot be converted to Scalar")
 
 
+_SORTS = re.compile(r"\bsorted\(|\.sort\(|\b(min|max)\(.*key=")
 _MAKES_TEXT = re.compile(r"""\bf["']|["'] *%|\.format\(|\b(str|repr|format)\(""")
 
 
@@ -310,6 +311,12 @@ def unknown_number(tracer: Tracer, node: torch.fx.Node, func: OpOverload, is_tru
     where = tracer.values.where
     is_text = where is not None and not is_truth and _MAKES_TEXT.search(line_of(where.file, where.line)) is not None
     text = ["leave out the text that it becomes: a file has none, and forward may return the tensor"] if is_text else []
+    if where is not None and _SORTS.search(line_of(where.file, where.line)):
+        text.append("sort in tensors: x.argsort() or torch.sort(x) in the place of sorted() and key=")
+    if is_in_while():
+        text.append(
+            "bound the turns in the test of the while loop: while i < len(x) and ...; the file then has a loop that data ends"
+        )
     error = tracer.values.refuse(
         *DATA_DECIDES,
         node=f"{func} of %{node.name}",

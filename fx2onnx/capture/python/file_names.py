@@ -62,9 +62,16 @@ def _put(space: Names, names: Names) -> None:
 
 @answers_for_caller
 def _length(value: torch.Tensor | Sized) -> int | torch.SymInt:
-    if type(value) in LENGTHS:
-        return LENGTHS[type(value)](value)  # type: ignore[no-any-return]
-    return value.shape[0] if type(value) is torch.Tensor and THREAD.captures and value.dim() > 0 else len(value)
+    kind: type = type(value)
+    if kind in LENGTHS:
+        return LENGTHS[kind](value)  # type: ignore[no-any-return]
+    if not THREAD.captures:
+        return len(value)
+    if isinstance(value, torch.Tensor):
+        return value.shape[0] if kind is torch.Tensor and value.dim() > 0 else len(value)
+    own = getattr(kind, "__len__", None)
+    length = own(value) if type(own) is FunctionType else None
+    return length if type(length) is torch.SymInt or (type(length) is int and length >= 0) else len(value)
 
 
 LENGTHS: dict[type, Callable[[Any], Any]] = {}

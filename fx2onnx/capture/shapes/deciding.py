@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
@@ -34,6 +34,8 @@ LOOP_IN_TENSORS = (
 NO_LOOP = "a loop over a dynamic size cannot be a loop of the file: "
 _PARTS = ("aten::unbind", "aten::split", "aten::split_with_sizes", "aten::chunk")
 """Overloads that give as many tensors as a size says."""
+_LIST_OF_MANY = re.compile(r"\]\s*\*|\*\s*\[")
+"""A list that is repeated, in the text of a line."""
 _FACTORS = (64, 16, 8, 4, 2, 1)
 """Factors of the example's sizes, up to or from which a range is proposed."""
 
@@ -173,7 +175,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
             "Python needs a data-dependent number",
             where=where,
             why=f"{dim} is known only when the model runs; {env.origins(dim.symbols())}",
-            next=_ways_without_number(where),
+            next=_ways_without_number(where, env.lines_of(dim.symbols())),
         )
         raise because(
             Reason.TURNS if loops() or env.during in _PARTS else Reason.PLAIN_NUMBER,
@@ -201,12 +203,17 @@ def has_turns(env: ShapeEnv, names: Set[str]) -> bool:
     return any(done.is_turns and done.size.symbols() & names for done in env.specializations.values())
 
 
-def _ways_without_number(where: SourceLocation | None) -> list[str]:
-    """The steps to take where Python needs a data-dependent number."""
+def _ways_without_number(where: SourceLocation | None, origins: Sequence[SourceLocation]) -> list[str]:
+    """The steps to take where Python needs a data-dependent number. ``origins``: the lines where it was taken from a tensor."""
     line = line_of(where.file, where.line) if where is not None else ""
+    if _LIST_OF_MANY.search(line):
+        return [
+            "where it is the length of a list of one number, use a tensor: torch.full((n,), 1.0) in the place of [1.0] * n"
+        ]
     steps = [
         "where it chooses one of several, as a key of a dict does: if and elif on the tensor, torch.where, or "
-        "torch.stack(them)[x], indexed with the tensor x",
+        "torch.stack(them)[x], indexed with the tensor x; where it is the key of a cache: compute the table each time, or once for the "
+        "largest number, and slice it",
         "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
         "or keep it a tensor, or pass it as an argument of forward",
     ]
@@ -219,7 +226,8 @@ def _ways_without_number(where: SourceLocation | None) -> list[str]:
         return [turns, *steps[1:]]
     if calls_numpy():
         steps[1] = "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k)"
-    return [step for step in steps if ".item(" not in line or "x.item()" not in step]
+    has_item = any(".item(" in text for text in [line, *(line_of(place.file, place.line) for place in origins)])
+    return [step for step in steps if not has_item or "x.item()" not in step]
 
 
 def _refuse_unrolled(env: ShapeEnv, turns: Specialization) -> None:

@@ -147,7 +147,7 @@ def test_around_calls() -> None:
     check(Around(TwoWays), SAMPLE, others=OTHERS, dynamic_shapes=AXES)
 
 
-@pytest.mark.long_cases("writes an input", "changes an attribute")
+@pytest.mark.long_cases("writes an input that may be the result", "changes an attribute")
 @pytest.mark.parametrize(
     "module",
     [lambda: WritesResult(GivesItsInput), lambda: WritesInput(GivesItsInput), lambda: Stack(Counts)],

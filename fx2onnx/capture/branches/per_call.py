@@ -1,4 +1,4 @@
-"""Decisions by sizes or data within the call of a submodule: for each outcome the submodule runs, not the module.
+"""Data-dependent and shape-dependent decisions within the call of a submodule: for each outcome the submodule runs, not the module.
 
 Windows of attention decide in each of four stages by height and by width. Runs of the whole module would be 25, one within
 another in the file; runs of a block are up to four, and what follows it is in the file once.
@@ -130,7 +130,7 @@ class _Call:
         nodes = dict.fromkeys(map(self._tracer.values.node_of, tensors))
         self._inputs = [node for node in nodes if node.op != "get_attr"]
         self._given: list[Memory] = []
-        """What a path gives although the call got it."""
+        """Memories that a path gives although the call got them."""
         self._unbacked = self._tracer.sizes.unbacked
         self._constants: list[Weight] = []
         """The constants of all paths; equal ones are one."""

@@ -136,6 +136,15 @@ def raised(error: Exception, tracer: Tracer) -> BaseException:
     return _of_forward(tracer.failure, tracer)
 
 
+def of_path(error: Exception) -> BaseException:
+    """The error of a path through a call, as that of a run of the module."""
+    if isinstance(error, Fx2OnnxError):
+        return error
+    found = explained(error)
+    found.__cause__ = error
+    return found
+
+
 def _of_forward(cause: Exception, tracer: Tracer) -> UserError:
     error = _overwritten(cause, tracer) if is_overwritten(cause) else _of_numpy(cause, tracer) or explained(cause)
     return _with_sizes(error, tracer.sizes) if error.code == "E101" and cause is tracer.failure else error

@@ -20,7 +20,6 @@ import torch
 import torch.fx
 
 from fx2onnx.base.code_patch import put_name
-from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.base.stack_frames import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.branches.explore import Aborted, Exploration, undecided
@@ -28,16 +27,16 @@ from fx2onnx.capture.branches.if_bodies import IfBodies
 from fx2onnx.capture.branches.merge import Path
 from fx2onnx.capture.branches.noop_guards import NoopGuards
 from fx2onnx.capture.branches.numbering import is_same_weight
+from fx2onnx.capture.branches.path_state import RunBefore, adopt
 from fx2onnx.capture.branches.watch import Contents, SideEffectWatch, lasting_changes
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
-from fx2onnx.capture.failures import explained
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.recording.control_flow import GraphCopy, operands
 from fx2onnx.capture.recording.decisions import DecisionTrace, NoPathsPerCall
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorType, contiguous_strides
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import Memory, ValuesBefore, View
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.facts import Facts
@@ -150,21 +149,16 @@ class _Call:
             return None
         kinds = [self._of_all(place) for place in range(len(path.captured.outputs))]
         nodes = self._grafted(path.captured, kinds)
-        _adopt(self._tracer.sizes, path.shape_env)
+        adopt(self._tracer.sizes, path.shape_env)
         self._exploration.notes += path.captured.assumptions
         tensors = iter([self._tensor(node, kind) for node, kind in zip(nodes, kinds, strict=True)])
         first = self._results[0]
         leaves = [next(tensors) if value is None else value[0] for value in first.values]
-        for memory in self._given:
+        made = [self._tracer.values.view_of(leaf).memory for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for memory in (*self._given, *(made if self._given else ())):
             self._exploration.keep(memory, self._kind)
-        if self._given:
-            for leaf in leaves:
-                if isinstance(leaf, torch.Tensor):
-                    self._exploration.keep(self._tracer.values.view_of(leaf).memory, self._kind)
-        if self._copies() > copies:
-            for leaf in leaves:
-                if isinstance(leaf, torch.Tensor):
-                    self._tracer.plugin("no-op guards").keep(self._tracer.values.view_of(leaf).memory)
+        for memory in made if self._copies() > copies else ():
+            self._tracer.plugin("no-op guards").keep(memory)
         return (pytree.tree_unflatten(leaves, first.structure),)
 
     def _copies(self) -> int:
@@ -194,7 +188,7 @@ class _Call:
             if error is trace.undecided:  # a decision by data, which has no first answer
                 return Failed(attempt, error)
             if trace.decisions and not any(decision.is_by_sizes for decision in trace.decisions):
-                return Failed(attempt, _with_line(error))
+                return Failed(attempt, road("a failed run").of_path(error))
             drop_frames(error)
         finally:
             env = before.restore()
@@ -376,15 +370,6 @@ def _set_sizes(node: Node, sizes: tuple[DimLike, ...]) -> None:
         several.meta["val"] = tuple(infos)
 
 
-def _with_line(error: Exception) -> BaseException:
-    """The error of a path, as that of a run of the module."""
-    if isinstance(error, Fx2OnnxError):
-        return error
-    found = explained(error)
-    found.__cause__ = error
-    return found
-
-
 def _symbols(sizes: Iterable[object]) -> frozenset[str]:
     return frozenset[str]().union(*(size.symbols() for size in sizes if isinstance(size, Dim)))
 
@@ -407,56 +392,3 @@ def _is_as(kind: TensorType, other: TensorType, known: Facts | None, with_any_st
         pairs += zip(kind.strides, other.strides, strict=False)
     is_alike = (kind.dtype, len(kind.sizes), kind.device) == (other.dtype, len(other.sizes), other.device)
     return is_alike and known is not None and all(one == two or known.holds("eq", one, two) for one, two in pairs)
-
-
-def _adopt(env: ShapeEnv, joined: ShapeEnv) -> None:
-    """Take over the facts on sizes that all paths found together."""
-    inner = joined.unbacked - env.unbacked
-    env.know(unbacked=env.unbacked | inner)
-    env.hints = {**env.hints, **{name: joined.hints[name] for name in inner}}
-    env.next_unbacked = max(env.next_unbacked, joined.next_unbacked)
-    for condition in joined.facts.conditions:
-        if condition not in env.facts.conditions:
-            env.narrow(condition.name, condition.sizes)
-    env.know(conditions=joined.facts.conditions)
-    env.guards = {**env.guards, **joined.guards}
-    env.specializations = {**env.specializations, **joined.specializations}
-    env.numbers_in |= joined.numbers_in
-    env.assertions = {**env.assertions, **joined.assertions}
-    env.asked_few |= joined.asked_few
-    env.tried = {**env.tried, **joined.tried}
-
-
-class RunBefore:
-    """A run before a path: its parts as they were, to go back to."""
-
-    def __init__(self, tracer: Tracer, trace: DecisionTrace, watch: SideEffectWatch) -> None:
-        self._tracer = tracer
-        self._values, self._sizes, self._types = ValuesBefore(tracer.values), tracer.sizes.kept(), tracer.types.kept()
-        self.is_new = self._values.is_new
-        self._symbols, self._scalars = dict(tracer.values.symbols), dict(tracer.unbacked_scalars)
-        self._run = tracer.begin_path(RecordedGraph(), trace, watch)
-        self._counts = self._noted()
-
-    def _noted(self) -> tuple[int, ...]:
-        tracer = self._tracer
-        return len(tracer.numbers_read), len(tracer.quantized)
-
-    def changed(self) -> str:
-        """A text that names changes that others see."""
-        if self._values.written():
-            return "it writes into a tensor from outside it"
-        if self._noted() != self._counts:
-            return "it reads numbers of a tensor"
-        return ""
-
-    def restore(self) -> ShapeEnv:
-        """Restore the state before; returns the sizes at the end of the path, with the guards of the path alone."""
-        tracer, before = self._tracer, self._sizes.guards
-        after = tracer.sizes.go_back(self._sizes)
-        after.without_guards({key for key, guard in after.guards.items() if before.get(key) is guard})
-        tracer.types.go_back(self._types)
-        tracer.trace, tracer.has_if_bodies, tracer.watch = self._run
-        self._values.restore()
-        tracer.values.symbols, tracer.unbacked_scalars = self._symbols, self._scalars
-        return after

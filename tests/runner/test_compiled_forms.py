@@ -67,6 +67,12 @@ def lines() -> list[Case]:
     made += [Case("LeakyRelu", [x], alpha=-2.0), Case("HardSigmoid", [x], alpha=-0.4, beta=0.1)]
     for dtype in ("uint8", "int8"):
         made.append(Case("QuantizeLinear", [x], scalar(0.02), scalar(3, dtype), special=True))
+    for number in (1, 2, 3, 5, 6, 10):  # float, uint8, int8, int16, int32, float16
+        made.append(Case("Cast", [numbers("float32", 3, 37, scale=30).clip(0, 99)], to=number))
+    made += [Case("Cast", [x], to=10, special=True), Case("Cast", [x.astype("float16")], to=1, special=True)]
+    made += [
+        Case("DequantizeLinear", [numbers(kind, 3, 7)], scalar(0.02), scalar(9, kind)) for kind in ("uint8", "int8")
+    ]
     made += [Case("QuantizeLinear", [x], scalar(0.02)), Case("DynamicQuantizeLinear", [x], outs=3)]
     return made
 
@@ -76,7 +82,9 @@ def rows() -> list[Case]:
     made = [Case(op, [x], special=True, axis=axis) for op in ("Softmax", "LogSoftmax") for axis in (-1, 1)]
     made.append(Case("LayerNormalization", [x, numbers("float32", 37)], numbers("float32", 37), special=True))
     made.append(Case("LayerNormalization", [x], numbers("float32", 5, 37), axis=1))
-    made.append(Case("InstanceNormalization", [x], numbers("float32", 5), numbers("float32", 5)))
+    five = [numbers("float32", 5)] * 3
+    made.append(Case("InstanceNormalization", [x], *five[:2]))
+    made.append(Case("BatchNormalization", [x], *five, abs(five[0]) + 1, special=True))
     return made
 
 
@@ -159,6 +167,17 @@ def others() -> list[Case]:
         channels = x[1]
         weights = numbers("float32", channels, 1, *k), numbers("float32", channels)
         made.append(Case("Conv", [numbers("float32", *x)], *weights, group=channels, **attrs))
+    for outs, ins, tall, wide, attrs in (
+        (31, 1, 3, 3, {"pads": [1] * 4}),
+        (17, 3, 3, 2, {"pads": [2, 0, 1, 1], "strides": [2, 2]}),
+        (5, 2, 1, 4, {"strides": [1, 3], "dilations": [1, 2], "pads": [0, 5, 0, 7]}),
+    ):
+        weights = numbers("float32", outs, ins, tall, wide), numbers("float32", outs)
+        made.append(Case("Conv", [numbers("float32", 2, ins, 30, 45)], *weights, atol=1e-4, **attrs))
+        line = numbers("float32", outs, ins, wide)
+        made.append(
+            Case("Conv", [numbers("float32", 2, ins, 1000)], line, strides=attrs.get("strides", [1])[-1:], atol=1e-4)
+        )
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}
     for op, steps, batch, hidden, direction in (
         ("LSTM", 5, 1, 9, "forward"), ("LSTM", 3, 2, 6, "bidirectional"), ("GRU", 4, 2, 7, "reverse"),

@@ -24,9 +24,9 @@ ENTRY = "fx2onnx.fast"
 
 FAMILIES: dict[tuple[str, str], str] = {
     ("", "lines"): """
-        DynamicQuantizeLinear Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Mish QuantizeLinear Selu Sigmoid Softplus ThresholdedRelu
+        Cast DequantizeLinear DynamicQuantizeLinear Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Mish QuantizeLinear Selu Sigmoid Softplus ThresholdedRelu
     """,
-    ("", "rows"): "InstanceNormalization LayerNormalization LogSoftmax Softmax",
+    ("", "rows"): "BatchNormalization InstanceNormalization LayerNormalization LogSoftmax Softmax",
     ("", "integers"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
     ("", "recurrent"): "GRU LSTM RNN",
     ("", "depthwise"): "Conv MaxPool",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, inlined, is_plain, operand
-from fx2onnx.runner.fast.products import pad_last, prepare_image
+from fx2onnx.runner.fast.products import IS_THERE, LEAST_MULTIPLIES, across_planes, pad_last, prepare_image
 from fx2onnx.runner.fast.taps import (
     CODES,
     LANES,
@@ -33,8 +33,36 @@ from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array
 
 MAX_TAPS = 49
+LEAST_ALONG = 12
+"""Shorter lines of the output would leave most of a vector register empty."""
+FEW_TAPS = 32
+"""A convolution of more is a product of matrices."""
 BOUNDS = {"": (-math.inf, math.inf), "Relu": (0.0, math.inf), "Clip": (0.0, 0.0), "HardSwish": (0.0, 1.0)}
 """The activations that are computed with the sums, and what they bound: the sum, or the gate of a HardSwish."""
+
+
+@compiled
+def fill_plane(x: Array, top: int, left: int, sh: int, sw: int, zero: Any, planes: Array) -> None:
+    """Copy x [H, W] less ``zero`` into its phases [sh, sw, *], ``top`` and ``left`` from their start."""
+    tall, wide = x.shape
+    rows, full = planes.shape[2:]
+    flat, read, source = planes.reshape(-1), planes.ctypes.data, x.ctypes.data
+    for i in range(tall):
+        if sw == 1:
+            at = ((i + top) % sh * rows + (i + top) // sh) * full + left if sh > 1 else (i + top) * full + left
+            shifted_row(1, x, source, zero, read + 4 * at, wide)
+            source += wide * x.itemsize
+            continue
+        for phase in range(sw):
+            first = (phase - left) % sw
+            at = (((i + top) % sh * sw + phase) * rows + (i + top) // sh) * full + (first + left) // sw
+            numbers = (wide - first + sw - 1) // sw
+            if sw == 2:
+                shifted_row(2, x, source + first * x.itemsize, zero, read + 4 * at, numbers)
+                continue
+            for n in range(numbers):
+                flat[at + n] = x[i, first + n * sw] - zero
+        source += wide * x.itemsize
 
 
 @functools.cache
@@ -48,29 +76,12 @@ def _first(count: int, kind: int, is_hard_swish: int = 0) -> Callable[..., None]
         x: Array, taps: Array, offsets: Array, top: int, left: int, sh: int, sw: int, planes: Array, line: Array,
         zero: Any, bias: Array, low: Any, high: Any, out: Array,
     ) -> None:  # fmt: skip
-        channels, tall, wide = x.shape
-        (oh, ow), (_, _, rows, full) = out.shape[1:], planes.shape
-        flat = planes.reshape(-1)
-        flat[:] = f32(-np.inf) if kind == MAXIMA else f32(0)
-        source, read, write, distances = x.ctypes.data, planes.ctypes.data, line.ctypes.data, offsets.ctypes.data
+        channels, full, (oh, ow) = x.shape[0], planes.shape[3], out.shape[1:]
+        planes.reshape(-1)[:] = f32(-np.inf) if kind == MAXIMA else f32(0)
+        read, write, distances = planes.ctypes.data, line.ctypes.data, offsets.ctypes.data
         weights, target = taps.ctypes.data, out.ctypes.data
         for c in range(channels):
-            for i in range(tall):
-                if sw == 1:
-                    at = ((i + top) % sh * rows + (i + top) // sh) * full + left if sh > 1 else (i + top) * full + left
-                    shifted_row(1, x, source, zero, read + 4 * at, wide)
-                    source += wide * x.itemsize
-                    continue
-                for phase in range(sw):
-                    first = (phase - left) % sw
-                    at = (((i + top) % sh * sw + phase) * rows + (i + top) // sh) * full + (first + left) // sw
-                    numbers = (wide - first + sw - 1) // sw
-                    if sw == 2:
-                        shifted_row(2, x, source + first * x.itemsize, zero, read + 4 * at, numbers)
-                        continue
-                    for n in range(numbers):
-                        flat[at + n] = x[c, i, first + n * sw] - zero
-                source += wide * x.itemsize
+            fill_plane(x[c], top, left, sh, sw, zero, planes)
             along_line(
                 count,
                 kind,
@@ -172,7 +183,7 @@ def _convolution(facts: Facts) -> Prepared | None:
     extra, given, attrs = facts.consts[2:7], facts.inputs[2:7], facts.attrs
     group, is_last = attrs.get("group", 1), w.ndim == 4 and (facts.channels_last[0] or facts.wants_channels_last)
     is_depthwise = len(w) > 1 and group == len(w) == spec[0][1] and math.prod(w.shape[2:]) <= MAX_TAPS
-    if not (is_depthwise or (is_last and group == 1)) or attrs.get("activation", "") not in BOUNDS:
+    if not (is_depthwise or group == 1) or attrs.get("activation", "") not in BOUNDS:
         return None
     if any(one is not None and const is None for one, const in zip(given, extra, strict=True)):
         return None
@@ -180,7 +191,8 @@ def _convolution(facts: Facts) -> Prepared | None:
     if any(pad < 0 for pad in (*window.before, *window.after)) or 0 in window.out:
         return None
     if not is_depthwise:
-        return prepare_image(facts, window, lambda: _folded(facts, w), _activation(facts))
+        form = prepare_image if is_last else _prepare_planes
+        return form(facts, window, lambda: _folded(facts, w), _activation(facts))
     if is_last and len(w) >= LANES:
         return _prepare_last(facts, w, window)
     return _prepare_first(facts, w, window)
@@ -246,6 +258,43 @@ def _prepare_first(facts: Facts, w: Array, window: Window) -> Prepared:
 
     size = math.prod(planes) + STEP
     return Prepared(Calls(calls), (((size,), FLOAT32), ((size,), FLOAT32)), inplace=())
+
+
+def _prepare_planes(
+    facts: Facts, window: Window, folded: Callable[[], tuple[Array, Array]], bounds: tuple[int, Any, Any]
+) -> Prepared | None:
+    """A convolution whose positions lie next to one another in memory: some outputs of ``COLUMNS`` positions at a time."""
+    spec, w, bias = facts.inputs[0], facts.consts[1], facts.consts[2:7]
+    assert spec is not None
+    assert w is not None
+    window = _as_image(window)
+    dims = spec[0][2:] if len(spec[0]) == 4 else (1, spec[0][2])
+    (batch, ins), outs, (oh, ow) = spec[0][:2], len(w), window.out
+    planes, reads = _planes(dims, window)
+    size = math.prod(planes)
+    multiplies = batch * w.size * oh * ow
+    if not IS_THERE or ow < LEAST_ALONG or w[0].size > FEW_TAPS or multiplies < LEAST_MULTIPLIES:
+        return None
+    weights, shift = facts.once("planes", (w, *bias), folded)
+    offsets = (np.arange(ins)[:, None] * size + reads).reshape(-1)
+    (top, left), (sh, sw) = window.before, window.strides
+
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        source, made = operand(x, (batch, ins, *dims))
+        y, phases = out[0].reshape(batch, outs, oh, ow), room[0][: ins * size].reshape(ins, *planes)
+        for sample in range(batch):
+            made.append(partial(_fill_planes, source[sample], top, left, sh, sw, f32(0), phases))
+            made.append(partial(across_planes(bounds[0]), phases, offsets, weights, shift, *bounds[1:], y[sample]))
+        return made
+
+    return Prepared(Calls(calls), (((ins * size + STEP,), FLOAT32),), inplace=())
+
+
+@compiled
+def _fill_planes(x: Array, top: int, left: int, sh: int, sw: int, zero: Any, planes: Array) -> None:
+    planes.reshape(-1)[:] = f32(0)
+    for c in range(x.shape[0]):
+        fill_plane(x[c], top, left, sh, sw, zero, planes[c])
 
 
 def _planes(dims: Sequence[int], window: Window) -> tuple[tuple[int, ...], Array]:

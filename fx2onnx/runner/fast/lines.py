@@ -21,10 +21,11 @@ from fx2onnx.runner.fast.compiled import (
     operand,
     ordered,
 )
+from fx2onnx.runner.fast.taps import HAS_HALVES, LANES, halves
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.integer_products import integer_range
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
-from fx2onnx.semantics.types import Array
+from fx2onnx.semantics.types import Array, numpy_dtype_of_code
 
 Loop = Callable[[Array, Array, Any, Any], None]
 
@@ -215,6 +216,24 @@ def _quantize_by_range(x: Array, y: Array, scale: Array, zero: Array) -> None:
         y[i] = into_code(x[i] / by, shift, f32(0), f32(255))
 
 
+@compiled
+def _dequantize(x: Array, y: Array, scale: Any, zero: Any) -> None:
+    for i in range(x.size):
+        y[i] = (f32(x[i]) - zero) * scale
+
+
+def call_DequantizeLinear(x: Array, scale: Array, zero_point: Array | None = None, **attrs: Any) -> Array | None:
+    """Bytes with one scale."""
+    is_plain_type = x.dtype in (np.dtype(np.uint8), np.dtype(np.int8)) and scale.dtype == f32
+    if not is_plain_type or scale.shape not in ((), (1,)) or attrs.get("output_dtype") or x.size < LANES:
+        return None
+    if zero_point is not None and (zero_point.dtype != x.dtype or zero_point.shape != scale.shape):
+        return None
+    y, shift = np.empty(x.shape, f32), f32(0) if zero_point is None else f32(zero_point.item())
+    _dequantize(np.require(x, None, ["C", "W"]).reshape(-1), y.reshape(-1), f32(scale.item()), shift)
+    return y
+
+
 def prepare_DynamicQuantizeLinear(facts: Facts) -> Prepared | None:
     if not is_plain(facts.inputs[0]) or len(facts.outputs) < 3 or any(facts.channels_last):
         return None
@@ -225,3 +244,46 @@ def prepare_DynamicQuantizeLinear(facts: Facts) -> Prepared | None:
         return [*made, partial(_quantize_by_range, source, codes, scale, zero)]
 
     return Prepared(Calls(calls), inplace=())
+
+
+@compiled
+def _to_half(x: Array, y: Array) -> None:
+    """Shapes: x float32, y uint16, which holds the bits."""
+    whole = x.size // LANES * LANES
+    halves(x.ctypes.data, y.ctypes.data, whole, LANES, 0)
+    halves(x.ctypes.data + 4 * whole, y.ctypes.data + 2 * whole, x.size - whole, 1, 0)
+
+
+@compiled
+def _from_half(x: Array, y: Array) -> None:
+    """Shapes: x uint16, which holds the bits, y float32."""
+    whole = x.size // LANES * LANES
+    halves(x.ctypes.data, y.ctypes.data, whole, LANES, 1)
+    halves(x.ctypes.data + 2 * whole, y.ctypes.data + 4 * whole, x.size - whole, 1, 1)
+
+
+@compiled
+def _to_integers(x: Array, y: Array) -> None:
+    """Toward zero; numbers out of range wrap."""
+    for i in range(x.size):
+        y[i] = np.int64(x[i])
+
+
+_INTEGERS = frozenset(np.dtype(one) for one in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32))
+
+
+def call_Cast(x: Array, *, to: Any, **_: Any) -> Array | None:
+    """float16 -> float32, and float32 -> float16 and integers of up to 32 bits."""
+    dtype = numpy_dtype_of_code(to) if isinstance(to, int) else None
+    is_half, is_plain_type = x.dtype == np.float16 and dtype == f32, x.dtype == f32 and dtype in _INTEGERS
+    is_either = is_half or (x.dtype == f32 and dtype == np.float16)
+    if x.size < LANES or not (is_plain_type or (is_either and HAS_HALVES)):
+        return None
+    y, line = np.empty(x.shape, dtype), np.require(x, None, ["C", "W"]).reshape(-1)
+    if is_half:
+        _from_half(line.view(np.uint16), y.reshape(-1))
+    elif dtype == np.float16:
+        _to_half(line, y.reshape(-1).view(np.uint16))
+    else:
+        _to_integers(line, y.reshape(-1))
+    return y

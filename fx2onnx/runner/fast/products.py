@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -21,6 +20,7 @@ from numba.extending import intrinsic
 from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand
 from fx2onnx.runner.fast.taps import (
     AT,
+    FEATURES,
     LANES,
     REAL,
     WORD,
@@ -43,7 +43,7 @@ from fx2onnx.semantics.types import FLOAT32, Array
 VECTORS, ROWS = 2, 12
 COLUMNS = LANES * VECTORS
 """Columns of a block of weights: with ``ROWS`` rows, the sums take 24 of the 32 vector registers."""
-IS_THERE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+IS_THERE = bool(FEATURES.get("avx512f"))
 CHUNK = 20 * ROWS
 """Rows that all blocks of weights are multiplied with before the next rows: they stay in the cache."""
 LEAST_MULTIPLIES = 1 << 15
@@ -155,6 +155,43 @@ def _store(builder: Any, done: list[list[Any]], out: Any, step: Any, columns: An
                             builder.store(value, builder.bitcast(target, value.type.as_pointer()), align=4)
 
 
+def _planes_tile(rows: int) -> Any:
+    """The intrinsic that computes ``rows`` outputs of a convolution at ``COLUMNS`` positions: y = the activation of bias and the sums
+    of w[t] * x[offsets[t]]. The outputs are ``step`` numbers apart in y.
+    """
+
+    @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+    def tile(
+        typing: Any, is_hard_swish: Any, x: Any, offsets: Any, taps: Any, weights: Any, bias: Any, low: Any, high: Any,
+        y: Any, step: Any, left: Any,
+    ) -> Any:  # fmt: skip
+        vector = ir.VectorType(REAL, LANES)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            _, x, offsets, taps, weights, bias, low, high, y, step, left = arguments
+            source, by, shift, out = (builder.inttoptr(one, REAL.as_pointer()) for one in (x, weights, bias, y))
+            places = builder.inttoptr(offsets, AT.as_pointer())
+            begins = [builder.gep(by, [builder.mul(taps, constant(AT, row))]) for row in range(rows)]
+            sums = [[cgutils.alloca_once(builder, vector) for _ in range(VECTORS)] for _ in range(rows)]
+            for row, line in enumerate(sums):
+                first = filled(builder, builder.load(builder.gep(shift, [constant(AT, row)])), vector)
+                for place in line:
+                    builder.store(first, place)
+            with cgutils.for_range(builder, taps) as loop:
+                start = builder.gep(source, [builder.load(builder.gep(places, [loop.index]))])
+                _add_products(builder, vector, start, constant(AT, 0), begins, loop.index, sums)
+            least, most = (filled(builder, one, vector) for one in (low, high))
+            gated = bool(is_hard_swish.literal_value)
+            done = [[activated(builder, builder.load(place), least, most, gated) for place in line] for line in sums]
+            _store(builder, done, out, step, left)
+            return context.get_dummy_value()
+
+        at, real = types.int64, types.float32
+        return types.void(is_hard_swish, at, at, at, at, at, real, real, at, at, at), generate
+
+    return tile
+
+
 def _fetch(builder: Any, start: Any, number: Any) -> None:
     """Ask for the line of memory ``number`` lines after ``start``."""
     place = ir.IntType(8).as_pointer()
@@ -201,6 +238,37 @@ def _loop(is_hard_swish: int) -> Callable[..., None]:
                         _one(is_hard_swish, source, read, parts, count, length, weights, shift, low, high, out, step, left, ahead)  # fmt: skip
                         row += 1
                     number += 1
+
+    made: Callable[..., None] = loop
+    return made
+
+
+_twelve_outputs, _four_outputs, _one_output = (_planes_tile(rows) for rows in (ROWS, 4, 1))
+
+
+@functools.cache
+def across_planes(is_hard_swish: int) -> Callable[..., None]:
+    """The loop over the tiles of a convolution of planes [channels, sh, sw, *]."""
+
+    @compiled
+    def loop(x: Array, offsets: Array, weights: Array, bias: Array, low: Any, high: Any, y: Array) -> None:
+        outs, oh, ow = y.shape
+        full, taps, step, places = x.shape[4], offsets.size, oh * ow, offsets.ctypes.data
+        for i in range(oh):
+            for j in range(0, ow, COLUMNS):
+                source, left, o = x.ctypes.data + (i * full + j) * 4, ow - j, 0
+                target = y.ctypes.data + (i * ow + j) * 4
+                while o < outs:
+                    by, shift, out = weights.ctypes.data + o * taps * 4, bias.ctypes.data + o * 4, target + o * step * 4
+                    if o + ROWS <= outs:
+                        _twelve_outputs(is_hard_swish, source, places, taps, by, shift, low, high, out, step, left)
+                        o += ROWS
+                    elif o + 4 <= outs:
+                        _four_outputs(is_hard_swish, source, places, taps, by, shift, low, high, out, step, left)
+                        o += 4
+                    else:
+                        _one_output(is_hard_swish, source, places, taps, by, shift, low, high, out, step, left)
+                        o += 1
 
     made: Callable[..., None] = loop
     return made

@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.fast.compiled import exp, f32, i32, inlined, is_plain, number_of, operand, ordered, summing
+from fx2onnx.runner.fast.compiled import (
+    compiled,
+    exp,
+    f32,
+    i32,
+    inlined,
+    is_plain,
+    number_of,
+    operand,
+    ordered,
+    summing,
+)
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
@@ -136,4 +147,31 @@ def call_InstanceNormalization(x: Array, scale: Array, bias: Array, *, epsilon: 
     weight, shift = np.array(scale, FLOAT32), np.array(bias, FLOAT32)
     source = np.require(x, FLOAT32, ["C", "W"]).reshape(shape)
     _instance_norm(source, weight, shift, y.reshape(shape), f32(epsilon))
+    return y
+
+
+@compiled
+def _affine(x: Array, factor: Array, shift: Array, y: Array) -> None:
+    """Row r of x times number r of the factors, which repeat, plus that of the shifts."""
+    channels = factor.size
+    for r in range(x.shape[0]):
+        by, add = factor[r % channels], shift[r % channels]
+        for j in range(x.shape[1]):
+            y[r, j] = x[r, j] * by + add
+
+
+def call_BatchNormalization(
+    x: Array, scale: Array, bias: Array, mean: Array, var: Array, *, epsilon: float = 1e-5, **attrs: Any
+) -> Array | None:
+    """Images and lines in float32, without training."""
+    given = scale, bias, mean, var
+    is_trained = attrs.get("training_mode", 0) or attrs.get("n_outputs", 1) > 1 or not attrs.get("spatial", 1)
+    if is_trained or x.dtype != FLOAT32 or x.ndim < 3 or not x.size:
+        return None
+    if any(one.shape != (x.shape[1],) or one.dtype != FLOAT32 for one in given):
+        return None
+    factor = scale / np.sqrt(var + f32(epsilon))
+    y, shape = np.empty(x.shape, FLOAT32), (x.shape[0] * x.shape[1], math.prod(x.shape[2:]))
+    source = np.require(x, FLOAT32, ["C", "W"]).reshape(shape)
+    _affine(source, factor, bias - mean * factor, y.reshape(shape))
     return y

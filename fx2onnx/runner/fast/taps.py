@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -14,6 +15,9 @@ STEP = 2 * LANES
 PIXELS = 4
 """Positions that ``along_channels`` computes at a time."""
 
+FEATURES = llvmlite.binding.get_host_cpu_features()
+HAS_HALVES = bool(FEATURES.get("f16c"))
+"""True if an instruction makes float16 of float32."""
 WORD, AT, REAL = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
@@ -228,3 +232,25 @@ def activated_row(
 
     at, real = types.int64, types.float32
     return types.void(is_hard_swish, at, real, real, real, at, at), generate
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def halves(typing: Any, source: Any, target: Any, count: Any, lanes: Any, widens: Any) -> Any:
+    """``count`` float32 at one address as float16 at another, ``lanes`` at a time; float32 from float16 where ``widens``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, is_wider = lanes.literal_value, bool(widens.literal_value)
+        read, write = (ir.HalfType(), REAL) if is_wider else (REAL, ir.HalfType())
+        convert = builder.fpext if is_wider else builder.fptrunc
+        first, last = (
+            builder.inttoptr(arguments[0], read.as_pointer()),
+            builder.inttoptr(arguments[1], write.as_pointer()),
+        )
+        before, after = ir.VectorType(read, number), ir.VectorType(write, number)
+        with cgutils.for_range(builder, builder.sdiv(arguments[2], constant(AT, number))) as loop:
+            at = builder.mul(loop.index, constant(AT, number))
+            x = builder.load(builder.bitcast(builder.gep(first, [at]), before.as_pointer()), align=2)
+            builder.store(convert(x, after), builder.bitcast(builder.gep(last, [at]), after.as_pointer()), align=2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, lanes, widens), generate

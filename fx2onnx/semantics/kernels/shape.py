@@ -231,24 +231,25 @@ def pad_array(x: Array, before: Sequence[int], after: Sequence[int], mode: str, 
         raise ValueError(f"pads {widths} reflect more than there is of {list(x.shape)}")
     if mode == "wrap" or not x.size:
         return np.pad(x, grown, mode=mode)  # type: ignore[call-overload, no-any-return]
-    for axis, grow in enumerate(grown):
-        if any(grow):
-            x = _with_ends(x, axis, *grow, mode == "reflect")
-    return x.copy() if not any(map(any, grown)) else x
+    y = np.empty([dim + low + high for dim, (low, high) in zip(x.shape, grown, strict=True)], x.dtype)
+    inner = tuple(slice(low, low + dim) for dim, (low, _) in zip(x.shape, grown, strict=True))
+    y[inner] = x
+    for axis in reversed(range(x.ndim)):
+        _fill_ends(y[inner[:axis]], axis, inner[axis], mode == "reflect")
+    return y
 
 
-def _with_ends(x: Array, axis: int, low: int, high: int, is_mirror: bool) -> Array:
-    """x with its neighbours in reverse, or its outermost elements again, at both ends of an axis."""
-    lead, dim = (slice(None),) * axis, x.shape[axis]
+def _fill_ends(y: Array, axis: int, inner: slice, is_mirror: bool) -> None:
+    """Fill y before and after ``inner`` of an axis with the neighbours there in reverse, or the outermost elements again."""
+    lead, low, end = (slice(None),) * axis, inner.start, inner.stop
+    high = y.shape[axis] - end
+    before, after = slice(low, low + 1), slice(end - 1, end)
     if is_mirror:
-        last = dim - 2 - high
-        ends = [x[(*lead, slice(low, 0, -1))], x[(*lead, slice(dim - 2, last if last >= 0 else None, -1))]]
-    else:
-        outer = ((slice(0, 1), low), (slice(dim - 1, dim), high))
-        ends = [np.repeat(x[(*lead, cut)], count, axis) for cut, count in outer]
-    return np.concatenate(
-        [ends[0] if low else x[(*lead, slice(0, 0))], x, ends[1] if high else x[(*lead, slice(0, 0))]], axis
-    )
+        before, after = slice(2 * low, low, -1), slice(end - 2, end - 2 - high if end - 2 >= high else None, -1)
+    if low:
+        y[(*lead, slice(0, low))] = y[(*lead, before)]
+    if high:
+        y[(*lead, slice(end, None))] = y[(*lead, after)]
 
 
 @kernel("Pad", 11, shape_inputs=(1, 3))

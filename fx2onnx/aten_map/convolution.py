@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -18,6 +20,7 @@ from fx2onnx.irx.values import Dims
 from fx2onnx.sizes.expr import Dim, DimLike
 
 aten = torch.ops.aten
+D = ir.DataType
 Ints = Sequence[int]
 
 
@@ -42,12 +45,7 @@ def convolved(
     spatial = op.rank(weight) - 2
     dtype = op.dtype(value)
     if dtype not in FLOATS:
-        double = ir.DataType.DOUBLE
-        cast = [None if item is None else op.cast(item, double) for item in (value, weight, bias)]
-        assert cast[0] is not None
-        assert cast[1] is not None
-        exact = convolved(op, cast[0], cast[1], cast[2], stride, padding, dilation, groups, output_padding)
-        return op.cast(exact, dtype)
+        return _of_integers(op, value, weight, bias, (stride, padding, dilation, groups, output_padding))
     bias = None if bias is None else op.cast(bias, dtype)  # some of PyTorch's kernels take one of another dtype
     batched = op.rank(value) == spatial + 2
     if not batched:
@@ -87,6 +85,45 @@ def convolved(
             _cut_less(attrs, spatial)
         result = _transposed(op, value, weight, bias, attrs, outputs)
     return result if batched else squeeze(op, result, 0)
+
+
+def _of_integers(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None, rest: Any) -> ir.Value:
+    """A sum over digits of the integers, which float64 convolves exactly. It wraps around beyond 64 bits, as PyTorch's own does.
+
+    Products of two digits of 16 bits leave room for sums of 2**21 of them; those of a weight that is known to be small, for more.
+    """
+    known = op.constant(weight, most=1 << 16)
+    is_small = known is not None and known.size and int(abs(known.astype(np.float64)).max()) * known.size < 1 << 21
+    width = 32 if is_small else 16
+    rows, columns = _digits(op, value, width), [weight] if is_small else _digits(op, weight, width)
+    total: ir.Value | None = None
+    for (at, row), (by, column) in itertools.product(enumerate(rows), enumerate(columns)):
+        shift = (at + by) * width
+        if shift < D(op.dtype(value)).bitwidth:
+            found = convolved(op, op.cast(row, D.DOUBLE), op.cast(column, D.DOUBLE), None, *rest)
+            found = op.cast(found, D.INT64)
+            found = op.Mul(found, op.const(np.int64(1 << shift))) if shift else found
+            total = found if total is None else op.Add(total, found)
+    assert total is not None
+    if bias is not None:
+        dims = (op.dims(bias)[0], *(1 for _ in op.dims(weight)[2:]))
+        total = op.Add(total, op.reshape(op.cast(bias, D.INT64), dims))
+    return op.cast(total, op.dtype(value))
+
+
+def _digits(op: Emit, value: ir.Value, width: int) -> list[ir.Value]:
+    """Integers as digits of ``width`` bits, the lowest first; the highest one has the sign."""
+    producer = op.producer(value)
+    source = producer.inputs[0] if producer is not None and producer.op_type == "Cast" else None
+    dtypes = [op.dtype(value), *([op.dtype(source)] if source is not None else [])]
+    bits = min(D(dtype).bitwidth for dtype in dtypes if dtype not in FLOATS)
+    digits, rest, base = [], value, op.const(np.int64(1 << width))
+    for _ in range(width, bits, width):
+        rest = op.cast(rest, D.INT64)
+        digit = op.Mod(rest, base)
+        rest = op.Div(op.Sub(rest, digit), base)
+        digits.append(digit)
+    return [*digits, rest]
 
 
 def _of_no_channels(

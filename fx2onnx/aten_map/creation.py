@@ -97,7 +97,7 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
         value = value if start == 0 else op.Add(value, as_dtype(op, start, wide))
         return cast(op, value, dtype)
     made = dtype if takes("Range", op.opset, dtype) else D.INT64
-    if isinstance(step, Dim) or step < 0 or _may_be_negative(start):
+    if isinstance(step, Dim) or step < 0 or _may_be_negative(start) or (isinstance(start, int) and start >> 52):
         value = op.Mul(counted(op, count, made), as_dtype(op, step, made))
         return op.cast(op.Add(value, as_dtype(op, start, made)), dtype)
     bounds = [as_dtype(op, number, made) for number in (start, end, step)]

@@ -1,5 +1,6 @@
 """int64 beyond what onnxruntime's kernels take. Extremes and signs by comparisons: they compare the low halves of numbers as signed ones,
-so that ``Max(3000000000, 0)`` is 0. Sums by halves: they add as float64, so that ``ReduceSum([2**60, 1])`` is ``2**60``.
+so that ``Max(3000000000, 0)`` is 0. Sums by halves, and products by a Scan: they compute as float64, so that
+``ReduceSum([2**60, 1])`` is ``2**60``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import known_ints, lacks_data
-from fx2onnx.targets.float64.node import Form, attribute, given, operand
+from fx2onnx.targets.float64.node import Form, attribute, given, operand, size_of
 
 D = ir.DataType
 
@@ -31,7 +32,7 @@ _LIMIT = 1 << 31
 
 
 def compares_wide(node: ir.Node) -> bool:
-    """Return whether a node compares or adds int64 numbers that are not known to be within 32 bits, and has another form."""
+    """Return whether a node compares, adds or multiplies int64 numbers that are not known to be within 32 bits, and has another form."""
     value = node.inputs[0] if node.inputs else None
     if node.domain or value is None or value.dtype != D.INT64 or node.op_type not in FORMS:
         return False
@@ -39,8 +40,17 @@ def compares_wide(node: ir.Node) -> bool:
         return False
     if node.op_type.startswith("Reduce") and _axes(node) is None:
         return False
+    if node.op_type == "ReduceProd" and _has_wide_products(value):
+        return True
     operands = [each for each in node.inputs[: 1 if node.op_type.startswith("Reduce") else None] if each is not None]
     return not all(_is_narrow(each) for each in operands)
+
+
+def _has_wide_products(value: ir.Value) -> bool:
+    """Return whether the product of numbers that were made of 32 bits may be far larger; that of sizes and places is taken not to be."""
+    producer = value.producer()
+    source = producer.inputs[0] if producer is not None and producer.op_type == "Cast" else None
+    return source is not None and source.dtype in _NARROW - {D.BOOL}
 
 
 def _is_narrow(value: ir.Value) -> bool:
@@ -120,6 +130,16 @@ def _sign(op: Emit, node: ir.Node) -> ir.Value:
     return op.Sub(op.cast(op.Greater(value, zero), D.INT64), op.cast(op.Less(value, zero), D.INT64))
 
 
+def _not_empty(op: Emit, value: ir.Value, axis: int, filler: int) -> ir.Value:
+    """The value with ``filler`` behind its elements along an axis that may have none."""
+    size = op.dims(value)[axis]
+    if isinstance(size, int) and size:
+        return value
+    pads = np.zeros(2 * op.rank(value), np.int64)
+    pads[op.rank(value) + axis] = 1
+    return op.Pad(value, op.const(pads), op.const(filler, D.INT64))
+
+
 def _reduced(place: str, over_nothing: int) -> Form:
     """The element that ArgMax or ArgMin names, along one axis after the other; ``over_nothing`` where an axis may be empty."""
 
@@ -129,11 +149,7 @@ def _reduced(place: str, over_nothing: int) -> Form:
             return None
         keeps = bool(attribute(node, "keepdims", 1))
         for axis in reversed(axes):
-            size = op.dims(found)[axis]
-            if not isinstance(size, int) or not size:
-                pads = np.zeros(2 * op.rank(found), np.int64)
-                pads[op.rank(found) + axis] = 1
-                found = op.Pad(found, op.const(pads), op.const(over_nothing, D.INT64))
+            found = _not_empty(op, found, axis, over_nothing)
             chosen = op.GatherElements(found, op.node(place, found, axis=axis, keepdims=1), axis=axis)
             found = chosen if keeps else op.Gather(chosen, op.const(np.int64(0)), axis=axis)
         return found
@@ -153,8 +169,34 @@ def _sum(op: Emit, node: ir.Node) -> ir.Value:
     return op.Add(op.Mul(sums[0], half), sums[1])
 
 
+def _product(op: Emit, node: ir.Node) -> ir.Value | None:
+    """A Scan of products along the axis, which wrap around as PyTorch's do; all elements are one axis."""
+    (value,), axes = given(node, 1), _axes(node)
+    if not axes or (len(axes) > 1 and len(axes) < op.rank(value)):
+        return None
+    keeps = bool(attribute(node, "keepdims", 1))
+    shape = [1] * op.rank(value) if keeps else []
+    if len(axes) > 1:
+        value = op.Reshape(value, op.const(np.array([-1])))
+    axis = axes[0] if len(axes) == 1 else 0
+    dims = tuple(size_of(op, value, at) for at in range(op.rank(value)) if at != axis)
+    state, row = op.subgraph_input("product", D.INT64, dims), op.subgraph_input("row", D.INT64, dims)
+    found = op.node(
+        "Scan",
+        op.expand(op.const(np.int64(1)), dims),
+        _not_empty(op, value, axis, 1),
+        body=op.subgraph("multiply", [state, row], lambda op: [op.Mul(state, row)]),
+        num_scan_inputs=1,
+        scan_input_axes=[axis],
+        outputs=[(D.INT64, dims)],
+    )
+    if len(axes) > 1:
+        return op.Reshape(found, op.const(np.array(shape, np.int64))) if keeps else found
+    return op.Unsqueeze(found, axes=[axis]) if keeps else found
+
+
 FORMS: dict[str, Form] = {
     "Max": _extreme("Greater"), "Min": _extreme("Less"), "Clip": _clip, "Relu": _relu, "Sign": _sign,
     "ReduceMax": _reduced("ArgMax", -(1 << 63)), "ReduceMin": _reduced("ArgMin", (1 << 63) - 1),
-    "ReduceSum": _sum,
+    "ReduceSum": _sum, "ReduceProd": _product,
 }  # fmt: skip

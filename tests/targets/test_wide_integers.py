@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+import torch.nn.functional as F
 from onnx import TensorProto, helper
 
 import fx2onnx
@@ -31,6 +32,20 @@ FUNCTIONS = {
     "of_places": lambda x: x.argmax(0).clamp(min=3_000_000_000),
     "amax_of_rows": lambda x: (x.amax(1), x.min(1)[0], x.clamp(min=7), torch.sign(x)),
     "sum": lambda x: (x.sum(), x.sum(1), x.sum((0, 1), True), x.nansum(0), x.trace(), (-x * 5).sum(-1)),
+    "prod": lambda x: (x.prod(), x.prod(1), x.prod(0, True), x.int().prod(1), (x % 1000).prod(-1)),
+    "einsum": lambda x: (
+        torch.einsum("ij->j", x),
+        torch.einsum("ij,k->ik", x, torch.arange(3) << 40),
+        torch.einsum("ij,ij->i", x, x),
+    ),
+    "conv": lambda x: (
+        F.conv1d(x[:, None], x[None, :1, :3], x[1, :1], padding=1),
+        F.conv1d(x[None], torch.tensor([[[1, -2, 3]] * 2]), stride=2),
+        F.conv1d(x.int()[:, None], x.int()[None, :1, :3]),
+        F.conv1d(x.to(torch.uint8)[:, None], torch.full((1, 1, 3), 100, dtype=torch.uint8)),
+        F.conv_transpose1d(x[:, None], x[None, :1, :2], stride=2),
+    ),
+    "arange": lambda x: (torch.arange(2**60, 2**60 + x.shape[1], 3),),
     "sum_of_counts": lambda x: ((x > 0).sum(1), x.int().sum(1)),
     "amin": lambda x: (x.amin(), x.amin(-1), x.min(1)[0], torch.aminmax(x, dim=1)),
 }
@@ -51,7 +66,7 @@ def test_extremes_of_int64(name: str, opset: int) -> None:
     check(Function(name), (WIDE,), opset_version=opset)
 
 
-@pytest.mark.parametrize("name", ["clamp", "amax_of_rows", "sum"])
+@pytest.mark.parametrize("name", ["clamp", "amax_of_rows", "sum", "prod", "einsum", "arange"])
 def test_other_sizes_and_no_rows(name: str) -> None:
     function = Function(name)
     rows = {"x": {0: torch.export.Dim("rows", min=0), 1: torch.export.Dim("columns", min=1)}}

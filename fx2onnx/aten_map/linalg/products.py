@@ -31,10 +31,25 @@ def einsum(op: Emit, equation: str, tensors: Sequence[ir.Value], dims: Sequence[
     dtype = op.dtype(tensors[0])
     if not has_op("Einsum", op.opset):
         return _spread_einsum(op, equation, tensors)
+    if dtype == D.INT64:
+        equation, tensors = _summed_alone(op, equation, tensors)
     wide = compute_dtype(op, "Einsum", dtype)
     operands = [op.cast(tensor, wide) for tensor in tensors]
     result = op.Einsum(*operands, equation=equation, outputs=[(wide, tuple(dims))])
     return op.cast(result, dtype)
+
+
+def _summed_alone(op: Emit, equation: str, tensors: Sequence[ir.Value]) -> tuple[str, list[ir.Value]]:
+    """The axes that one operand alone has summed by ReduceSum: onnxruntime's Einsum adds int64 along them as float64."""
+    left, output = equation.split("->")
+    terms, found = left.split(","), []
+    for term, tensor in zip(terms, tensors, strict=True):
+        axes = [axis for axis, letter in enumerate(term) if letter != "." and (left + output).count(letter) == 1]
+        found.append(through(op, "ReduceSum", tensor, axes=axes, keepdims=0) if axes else tensor)
+    shared = [
+        "".join(letter for letter in term if letter == "." or (left + output).count(letter) > 1) for term in terms
+    ]
+    return f"{','.join(shared)}->{output}", found
 
 
 def _spread_einsum(op: Emit, equation: str, tensors: Sequence[ir.Value]) -> ir.Value:

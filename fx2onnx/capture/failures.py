@@ -15,7 +15,7 @@ import torch
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.source import lines_of
 from fx2onnx.base.stack_frames import limit_reached
-from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome
+from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome, Recorded
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.inputs import ARGUMENT, Arguments
 from fx2onnx.capture.reasons import Reason
@@ -27,7 +27,8 @@ from fx2onnx.capture.shapes.guards import unmet_equalities
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.size_arguments import raised_by_brackets
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.assumptions import Condition
+from fx2onnx.capture.specializing import refused_size
+from fx2onnx.sizes.assumptions import Condition, Specialization
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import where_true
@@ -85,8 +86,10 @@ def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
 
 def mistake_behind(error: BaseException, start: Attempt, run: Callable[[Attempt], Outcome]) -> UserError | None:
     """The module's own error behind a number that it needs of an input: with the example's values of such inputs, and
-    its sizes, eager PyTorch raises it, too.
+    its sizes, eager PyTorch raises it, too. Of an error that it does not raise: the dynamic size that is not to be one.
     """
+    if isinstance(error, UserError) and error.code == "E101":
+        return _fixed_size_behind(error, start, run)
     names = error.inputs if isinstance(error, UserError) and error.code == "E104" else ()
     probe = start.at_sizes(hints_of(start.arguments))
     few = {leaf.name for leaf in start.arguments.leaves if leaf.tensor.numel() <= MOST_ELEMENTS}
@@ -100,6 +103,17 @@ def mistake_behind(error: BaseException, start: Attempt, run: Callable[[Attempt]
         if outcome.error.code == "E101":
             return outcome.error if _is_mistake(outcome.error.__cause__) else None
         names = outcome.error.inputs
+    return None
+
+
+def _fixed_size_behind(error: UserError, start: Attempt, run: Callable[[Attempt], Outcome]) -> UserError | None:
+    """The refusal of a size of 0 or 1, asked for by name, with which alone the module runs: in one that is broadcast, say."""
+    sizes = hints_of(start.arguments)
+    for name in sorted(name for name in start.sizes.hints.keys() - start.request.optional if sizes.get(name, 2) < 2):
+        change = Specialization(Dim.symbol(name), sizes[name], error.where)
+        outcome = run(start.specialized(change))
+        if isinstance(outcome, Recorded):
+            return refused_size(start, name, change, outcome.shape_env)
     return None
 
 

@@ -30,7 +30,7 @@ def specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> Att
             change="how many of a few there are is as at the sample's sizes",
         )
     change = _at_sample(change, hints_of(attempt.arguments))
-    error = _refused_size(attempt, str(change.size.as_symbol()), change, env)
+    error = refused_size(attempt, str(change.size.as_symbol()), change, env)
     if error is not None and change.is_numpys and attempt.is_own_run and attempt.options.strategy == "auto":
         return replace(
             attempt,
@@ -126,7 +126,7 @@ def _with_reason(error: UserError, reason: UserError | None) -> UserError:
     return UserError(error.code, error.what, where=error.where, why=why, next=error.next)
 
 
-def _refused_size(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv) -> UserError | None:
+def refused_size(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv) -> UserError | None:
     """A size that the user asked for by name is not to be a number; two that are declared are not to be one."""
     if isinstance(change.value, Dim):
         others = change.value.symbols()

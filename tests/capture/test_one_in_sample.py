@@ -62,9 +62,13 @@ def test_every_axis_of_a_view() -> None:
     )
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5, 30])
 @pytest.mark.parametrize("name", ["product", "comparison", "mask", "written places"])
-def test_a_named_size_of_one_is_refused_by_its_name(name: str) -> None:
+def test_a_named_size_of_one_is_refused_by_its_name(name: str, rows: int) -> None:
+    """``rows`` more of the other operand, so that no size that stands for 1 is that of the other."""
     program, sample, _, is_dynamic = PROGRAMS[name]
+    if name != "written places":
+        sample = [value.repeat(rows + 1, 1) if value.shape[0] > 1 else value for value in sample]
     shapes = tuple({0: f"n{place}"} for place in range(len(sample)))
     with pytest.raises(fx2onnx.UserError, match=f"n{is_dynamic.index(False)} is used as the fixed number 1") as caught:
         fx2onnx.export(program, tuple(sample), dynamic_shapes=shapes)

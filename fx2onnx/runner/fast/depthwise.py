@@ -33,10 +33,8 @@ from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array
 
 MAX_TAPS = 49
-LEAST_ALONG = 12
+LEAST_ALONG = 24
 """Shorter lines of the output would leave most of a vector register empty."""
-FEW_TAPS = 32
-"""A convolution of more is a product of matrices."""
 BOUNDS = {"": (-math.inf, math.inf), "Relu": (0.0, math.inf), "Clip": (0.0, 0.0), "HardSwish": (0.0, 1.0)}
 """The activations that are computed with the sums, and what they bound: the sum, or the gate of a HardSwish."""
 
@@ -273,7 +271,7 @@ def _prepare_planes(
     planes, reads = _planes(dims, window)
     size = math.prod(planes)
     multiplies = batch * w.size * oh * ow
-    if not IS_THERE or ow < LEAST_ALONG or w[0].size > FEW_TAPS or multiplies < LEAST_MULTIPLIES:
+    if not IS_THERE or ow < LEAST_ALONG or multiplies < LEAST_MULTIPLIES:
         return None
     weights, shift = facts.once("planes", (w, *bias), folded)
     offsets = (np.arange(ins)[:, None] * size + reads).reshape(-1)

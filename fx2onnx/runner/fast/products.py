@@ -125,9 +125,11 @@ def _tile(rows: int) -> Any:
 
 
 def _add_products(
-    builder: Any, vector: Any, weights: Any, number: Any, sources: list[Any], at: Any, sums: list[list[Any]]
+    builder: Any, vector: Any, weights: Any, number: Any, sources: list[Any], at: Any, sums: Any, in_order: bool = False
 ) -> None:
-    """Add to the sums of each row its number at ``at`` times row ``number`` of the weights."""
+    """Add to the sums of each row its number at ``at`` times row ``number`` of the weights. ``in_order`` keeps LLVM from reading all
+    rows first: their numbers would take the registers of the sums.
+    """
     start = builder.mul(number, constant(AT, COLUMNS))
     taken = [
         load(builder, weights, builder.add(start, constant(AT, place * LANES)), vector) for place in range(VECTORS)
@@ -136,6 +138,8 @@ def _add_products(
         value = filled(builder, builder.load(builder.gep(source, [at])), vector)
         for weight, place in zip(taken, line, strict=True):
             builder.store(multiply_add(builder, value, weight, builder.load(place)), place)
+        if in_order:
+            builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
 
 
 def _store(builder: Any, done: list[list[Any]], out: Any, step: Any, columns: Any) -> None:
@@ -179,7 +183,7 @@ def _planes_tile(rows: int) -> Any:
                     builder.store(first, place)
             with cgutils.for_range(builder, taps) as loop:
                 start = builder.gep(source, [builder.load(builder.gep(places, [loop.index]))])
-                _add_products(builder, vector, start, constant(AT, 0), begins, loop.index, sums)
+                _add_products(builder, vector, start, constant(AT, 0), begins, loop.index, sums, True)
             least, most = (filled(builder, one, vector) for one in (low, high))
             gated = bool(is_hard_swish.literal_value)
             done = [[activated(builder, builder.load(place), least, most, gated) for place in line] for line in sums]

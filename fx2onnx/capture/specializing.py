@@ -12,7 +12,7 @@ from fx2onnx.capture.attempt import Attempt, Branching, Enlarged, Failed, Progra
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import needed_beside
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, ShapeEnv
 from fx2onnx.sizes.assumptions import Specialization, put_shortly
 from fx2onnx.sizes.bounds import goes_as_sample
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -173,7 +173,8 @@ def no_loop_since(failure: BaseException | None) -> str:
         return ""
     where = f" ({failure.where})" if failure.where else ""
     if failure.code == "E104":
-        text = "a branch in it depends on tensor data"
+        is_branch = failure.what == DATA_DECIDES[1]
+        text = "a branch in it depends on tensor data" if is_branch else "Python needs a data-dependent number in it"
     else:
         text = failure.what.removeprefix(NO_LOOP) if failure.code == "E105" else f"[{failure.code}] {failure.what}"
     return f"; that cannot be a loop of the file, since {text}{where}"

@@ -244,7 +244,8 @@ def test_few_turns_in_the_example(program: Program, count: int) -> None:
 def test_turns_with_branches(program: Program) -> None:
     others = [(rows(count, *large),) for count, large in ((1, ()), (2, (1,)), (9, (4,)), (7, (0, 6)), (30, (2, 5)))]
     result = check(program, (rows(12, 3),), others=others, dynamic_shapes={"x": {0: "n"}})
-    assert {"Loop", "Scan"} & {node.op_type for node in result.model.graph}
+    file = result.model_proto.SerializeToString()
+    assert b"Loop" in file or b"Scan" in file  # behind an If, where a first turn is run by itself
 
 
 @program

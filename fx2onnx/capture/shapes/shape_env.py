@@ -475,6 +475,8 @@ class ShapeEnv(SizesOfRun):
         tracer = self.tracer()
         known = tracer.values.symbols if tracer is not None else {}
         unbacked = sorted(names & self.unbacked)
+        where = None if known.keys() >= {*unbacked} else user_location()  # which makes a number that has no node yet
+        place = "" if where is None else f" ({where.relative_file()}:{where.line})"
         return ", ".join(
-            known[name].origin() if name in known else f"{name} is a number from data" for name in unbacked
+            known[name].origin() if name in known else f"{name} is a number from data{place}" for name in unbacked
         )

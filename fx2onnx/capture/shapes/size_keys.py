@@ -42,6 +42,8 @@ def hashing(original: Callable[[torch.SymInt], int]) -> Callable[[torch.SymInt],
         if _calls_cached(frame):
             return by_text
         found = None if of_data else _table_at(frame)
+        if found is None and of_data and THREAD.tracer.has_loops and THREAD.tracer.plugin("loops").open:
+            raise THREAD.tracer.plugin("loops").refused(*_KEY_OF_TURN)
         if found is None:
             return hash(int(self))
         return _COMPARED if found is _LOCAL else by_text
@@ -49,6 +51,11 @@ def hashing(original: Callable[[torch.SymInt], int]) -> Callable[[torch.SymInt],
     return hashed
 
 
+_KEY_OF_TURN = (
+    "a number that only the model's run knows is the key of a dict, as in found[i] = h",
+    "keep a list in the place of the dict: found.append(h) with an element for each turn, and torch.stack(found)[i] to look up",
+)
+"""The reason for refusing a number of data as a key in a turn of a loop, and the step to take."""
 _COMPARED = hash("a size whose table compares it with others")
 _LOCAL: dict[object, object] = {}
 """A dict of the function itself, which has as many keys as there are different sizes: Python compares those of one hash."""

@@ -69,7 +69,7 @@ class Loop:
         self.place = loop_at(self.frame)
         """The place of the ``for`` statement in the source; None where there is none."""
         self._tries = 0
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None
         self._free: dict[tuple[str, str], Dim] = {}
         self._count_again, self._first_symbol, self.runs = 0, 0, 0
         """The number of ``left_again`` before, the number of the first symbol that the turn makes, and of the turns that were run."""
@@ -91,9 +91,9 @@ class Loop:
 
     def next(self) -> Value:
         """The element of the next turn; StopIteration behind the last one."""
-        if self._plan is None and not self.first and self.where in self.tracer.first_turns:
+        if self.plan is None and not self.first and self.where in self.tracer.first_turns:
             return self._first_turn()
-        if self._plan is None:
+        if self.plan is None:
             return self._element(
                 self._begin(Held(self._frames, filled=self.loops.collected_by(self.frame)), Plan(self))
             )
@@ -102,7 +102,7 @@ class Loop:
         if self.loops.open[-1] is not self or self.tracer.values.graph is not self.paths.graphs[-1]:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
-            return self._after_turn(self._plan)
+            return self._after_turn(self.plan)
         except Unlike as error:
             return self._alone(str(error))
 
@@ -124,7 +124,7 @@ class Loop:
                 plugin.before_nested()
         for view in [*tracer.values.views.values()]:
             view.memory.present()
-        self._plan, self._before, self._known = plan, ValuesBefore(tracer.values), env.kept()
+        self.plan, self._before, self._known = plan, ValuesBefore(tracer.values), env.kept()
         self._types, self._lent, self.exits = tracer.types.kept(), len(self.loops.lent), Exits(self)
         self._viewed = frozenset(tracer.values.views)
         if is_again:
@@ -184,14 +184,14 @@ class Loop:
         if isinstance(leaves, bool):
             return stays is not leaves
         if one.does_more:
-            self.exits.add_again(leaves, one, self._plan)
+            self.exits.add_again(leaves, one, self.plan)
         else:
-            self.exits.add(leaves, self._plan, self.held, in_call=isinstance(test, torch.fx.Node))
+            self.exits.add(leaves, self.plan, self.held, in_call=isinstance(test, torch.fx.Node))
         return stays
 
     def leaves_within(self, test: Relation, by: Exit) -> None:
         """Python leaves the loop from a loop within it, where the test holds."""
-        self.exits.add_again(test, by, self._plan)
+        self.exits.add_again(test, by, self.plan)
 
     def _again(self) -> Scalar | None:
         """The number of the turn that Python runs once more, since it leaves it by a statement that does more; else None."""
@@ -262,7 +262,7 @@ class Loop:
         env, some = self.tracer.sizes, Relation("ge", (unwrap(self.series.length), 1))
         if env.certain("ge", *some.args) is None and not env.facts.excludes_zero_only(some):
             env.expect("ge", *some.args)
-        self.first, self.wants_first, self._tries, self._plan = 1, False, 0, None
+        self.first, self.wants_first, self._tries, self.plan = 1, False, 0, None
         return self.series.at(0)
 
     def _leave(self, *, is_kept: bool) -> None:
@@ -271,8 +271,8 @@ class Loop:
         self.loops.open.pop()
         self.loops.over |= {*self.paths.graphs}
         self.held.put_back()
-        assert self._plan is not None
-        self._plan.leave()
+        assert self.plan is not None
+        self.plan.leave()
         tracer.types.go_back(self._types)  # they may be of what held in the turn only
         for memory, node, version in before.memories.values():
             memory.node, memory.version, memory.late = node, version, None

@@ -58,6 +58,15 @@ class Plan(GrowingLists):
         self.memories: dict[int, tuple[Memory, HandedOn]] = {}
         self.states: dict[object, ListState] = {}
         self._counters: dict[Numbers, HandedOn] = {}
+        self._took_number = False
+        """True if Python took the number of the turn as a plain one."""
+
+    def tried_number(self, dim: Dim) -> int | None:
+        """The number at the first turn, where a first run shows what turns change, as ``out[i]`` of a list that they fill; else None."""
+        if self.entries or self.lists or self.states or self.memories or dim.symbols() != {str(self.index)}:
+            return None
+        self._took_number = True
+        return int(dim.evaluate({str(self.index): self.loop.first}))
 
     def begin(self, index: Dim) -> None:
         """A turn finds what the one before left, of which only the type is known."""
@@ -128,6 +137,8 @@ class Plan(GrowingLists):
             (one.infos, one.is_front, one.is_kept) != (two.infos, two.is_front, two.is_kept) for one, two in pairs
         ):
             return following
+        if self._took_number:
+            raise self.loop.loops.refused("Python needs the number of a turn as a plain number")
         self._take_outputs(before)
         return self
 

@@ -65,12 +65,12 @@ class While(Loop):
         """Return whether Python goes on, where it asks for a part of the test."""
         self._operand = operand
         test = self._test()
-        if self._plan is None:
+        if self.plan is None:
             return self._starts(test)
         if self.loops.open[-1] is not self or self.tracer.values.graph is not self.paths.graphs[-1]:
             raise self.loops.refused("Python leaves a loop within it before its end")
         try:
-            return bool(self._goes_on(self._plan, test))
+            return bool(self._goes_on(self.plan, test))
         except Unlike as error:
             self._alone(str(error))
             return True

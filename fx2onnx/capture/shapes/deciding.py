@@ -168,8 +168,12 @@ def _goes_one_way(env: ShapeEnv, relation: Relation) -> bool:
 @answers_for_caller
 def specialized(env: ShapeEnv, dim: Dim) -> int:
     """The plain number at the example's sizes, remembered as a specialization."""
-    where = user_location()
+    where, tracer = user_location(), env.tracer()
     if dim.symbols() & env.unbacked:
+        open = tracer.plugin("loops").open if tracer is not None and tracer.has_loops else []
+        number = open[-1].plan.tried_number(dim) if open else None
+        if number is not None:
+            return int(number)
         error = UserError(
             "E104",
             "Python needs a data-dependent number",

@@ -34,11 +34,12 @@ from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.marks import MOST, Marks
-from fx2onnx.verify.module_state import NothingToCompare, Unsteady, as_quantized, compare_weights, with_state
+from fx2onnx.verify.module_state import NothingToCompare, Unsteady, compare_weights, with_state
 from fx2onnx.verify.noise import Draw, Outgrown, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
+from fx2onnx.verify.rounded_weights import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.work import WorkBudget
@@ -95,7 +96,7 @@ def verify(
     seeds: of the other values; none: the example inputs' values at all shapes. input_names: those of the export.
     effort: ``quick``, ``normal``, or ``full``, which leaves no inputs out; ``verdict.tried`` and ``verdict.left_out`` list them.
     data, metric: your own inputs by name (a .npz file or arrays, with ``labels`` beside them) and top1, tokens, wer, psnr or a
-        function: ``verdict.moved`` says how far the answers move from eager PyTorch's, of a module as it is, and from the labels.
+        function: ``verdict.moved`` says how far answers move from eager PyTorch's (weights as they are), and from the labels.
     """
     asked, budget, start = Task.of(data, metric), WorkBudget(effort), time.process_time()
     root = as_module(module)
@@ -119,9 +120,10 @@ def verify(
             with record("open in the engines"):
                 known = KnownFaults(proto, chosen)
                 runs = opened(path, proto, known.survived(verdict.note), verdict, must_open=engines is not None)
-            _compare_constants(verdict, proto, os.path.dirname(path), root)
+            compare_weights(verdict, proto, os.path.dirname(path), root)
+            compare_steps(verdict, proto, os.path.dirname(path), root)
             verdict.versions = versions_of(runs)
-            with as_quantized(verdict, proto, os.path.dirname(path), root) as unrounded:
+            with as_quantized(verdict, proto, os.path.dirname(path), root, call, training, input_names) as unrounded:
                 case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), budget=budget)
                 asked.check(case)
                 budget.open(weights_bytes(proto) // 4)
@@ -136,11 +138,6 @@ def verify(
             verdict.ran_out(f"memory is not enough: {first_line(cause)[:300]}")
         verdict.conclude(NOT_PRECISE_NOTE)
     return verdict
-
-
-def _compare_constants(verdict: Verdict, model: onnx.ModelProto, folder: str, root: torch.nn.Module) -> None:
-    compare_weights(verdict, model, folder, root)
-    compare_steps(verdict, model, folder, root)
 
 
 def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -> None:

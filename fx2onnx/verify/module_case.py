@@ -18,9 +18,9 @@ from fx2onnx.judge.verdict import Verdict
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.verify.eager import as_array, in_mode, outputs_of
 from fx2onnx.verify.interface import Interface
-from fx2onnx.verify.module_state import as_quantized
 from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.precision import as_input, narrowed, rounded_inputs
+from fx2onnx.verify.rounded_weights import as_quantized
 from fx2onnx.verify.testcase import Case
 
 
@@ -48,7 +48,8 @@ def case_of_module(
             next="export with names that are those of forward, or give the inputs as files",
         )
     folder = os.path.dirname(os.path.abspath(path))
-    with in_mode(root, training=False), on_cpu(root, (args, kwargs)), as_quantized(Verdict(), proto, folder, root):
+    call = normalise_args(root, args, kwargs)
+    with in_mode(root, training=False), on_cpu(root, call), as_quantized(Verdict(), proto, folder, root, call):
         results = list(map(as_array, outputs_of(root, arguments, tensors)))
     if file.grain.epsilon:
         dtypes = [None if value.dtype is None else value.dtype.numpy() for value in model.graph.outputs]

@@ -36,7 +36,6 @@ from fx2onnx.capture.rare_roads import road
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import UNSTEADY, Row, Verdict
 from fx2onnx.quantize.places import IN_FLOAT32, IN_INT8
-from fx2onnx.quantize.reference import METADATA_KEY, read
 from fx2onnx.torchcompat.dispatch import WatchingMode, no_modes
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.operators import OpOverload
@@ -106,81 +105,6 @@ def _rounding(model: onnx.ModelProto) -> list[onnx.AttributeProto]:
         for attribute in (node.attribute if node.op_type == "MatMulNBits" else ())
         if attribute.name == "accuracy_level" and attribute.i == IN_INT8
     ]
-
-
-@contextlib.contextmanager
-def as_quantized(
-    verdict: Verdict, model: onnx.ModelProto, folder: str, root: torch.nn.Module
-) -> Iterator[contextlib.AbstractContextManager[None] | None]:
-    """The module's weights as the file says that it has them; afterwards they are as they were. ``folder``: of the file.
-    Gives a context, to be entered more than once, in which they are the module's own; None where the file rounds none.
-    """
-    text = next((entry.value for entry in model.metadata_props if entry.key == METADATA_KEY), "")
-    stated = read(text)
-    tensors = {
-        **dict(root.named_buffers(remove_duplicate=False)),
-        **dict(root.named_parameters(remove_duplicate=False)),
-    }
-    held = {value.name: value for value in model.graph.initializer}
-
-    def in_file(name: str) -> ir.TensorProtocol:
-        return ir.serde.deserialize_tensor(held[name], folder)
-
-    given = Weights()
-    try:
-        with record("quantise the module's weights"):
-            for name, said in stated.items():
-                own = tensors.get(name)
-                if own is None:
-                    verdict.rows.append(Row.failed("file", name, "weights", "the module has no such weight"))
-                    continue
-                try:
-                    numbers = said.numbers(to_numpy(own), in_file)
-                except (ValueError, KeyError, TypeError) as error:
-                    verdict.rows.append(Row.failed("file", name, "weights", f"{error}"))
-                    continue
-                if numbers.shape != own.shape:
-                    verdict.rows.append(Row.failed("file", name, "weights", "its codes are of another shape"))
-                    continue
-                given.exchange(own, _as_tensor(numbers, own))
-        if stated:
-            kinds = ", ".join(sorted({said.kind for said in stated.values()}))
-            verdict.note(f"compared with the module with {len(stated)} weights rounded as the file has them ({kinds})")
-        yield given if stated else None
-    finally:
-        given.swap()
-
-
-class Weights(contextlib.AbstractContextManager[None]):
-    """Weights that a module has inside, in the place of those that it has outside."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def exchange(self, weight: torch.Tensor, outside: torch.Tensor) -> None:
-        """Keep the numbers of ``weight`` for the inside, and let it have others outside."""
-        self._pairs.append((weight, weight.data))
-        weight.data = outside
-
-    def swap(self) -> None:
-        """Let each weight have the numbers that are kept for it, and keep those that it had."""
-        for place in reversed(range(len(self._pairs))):
-            weight, kept_data = self._pairs[place]
-            self._pairs[place] = (weight, weight.data)
-            weight.data = kept_data
-
-    def __enter__(self) -> None:
-        self.swap()
-
-    def __exit__(self, *_: object) -> None:
-        self.swap()
-
-
-def _as_tensor(array: Array, like: torch.Tensor) -> torch.Tensor:
-    numbers = np.ascontiguousarray(array)
-    if like.dtype == torch.bfloat16:
-        return torch.from_numpy(numbers.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(numbers).to(like.device)
 
 
 _TURNED = ".T"

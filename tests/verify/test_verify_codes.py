@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -130,3 +131,77 @@ def test_a_number_in_the_middle_between_two_codes_may_become_either(seed: int) -
     quantized = torch.ao.quantization.quantize_dynamic(module, {nn.Linear})
     x = torch.randn(2, 16)
     assert fx2onnx.verify(fx2onnx.export(quantized, (x,)), quantized, (x,)).ok
+
+
+class Joined(nn.Module):
+    """Three layers of one input, whose weights an export puts beside each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(32, size) for size in (32, 32, 48))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part(x) for part in self.parts], -1).tanh()
+
+
+def with_statistics(module: nn.Module) -> nn.Module:
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.uniform_(norm.weight, -1.5, 1.5)
+            nn.init.normal_(norm.running_mean)  # type: ignore[arg-type]
+            nn.init.uniform_(norm.running_var, 0.5, 1.5)  # type: ignore[arg-type]
+    return module.eval()
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "conv with a norm": (lambda: nn.Sequential(nn.Conv2d(16, 32, 3, bias=False), nn.BatchNorm2d(32)), (2, 16, 6, 5)),
+    "groups with a norm": (lambda: nn.Sequential(nn.Conv2d(32, 32, 3, groups=2), nn.BatchNorm2d(32)), (2, 32, 4, 5)),
+    "linear with a norm": (lambda: nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32)), (4, 32)),
+    "transposed": (lambda: nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32, bias=False)), (2, 3, 32)),
+    "arranged": (lambda: nn.LSTM(32, 16, batch_first=True), (2, 3, 32)),
+    "joined": (Joined, (2, 3, 32)),
+}
+
+
+@pytest.mark.parametrize("kind", ["int8", pytest.param("int4", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_file_that_was_quantized_after_its_export_is_compared_with_rounded_weights(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    make, shape = LAYERS[name]
+    module, args, path = with_statistics(make()), (torch.randn(shape),), tmp_path / "m.onnx"
+    state = {key: tensor.clone() for key, tensor in module.state_dict().items()}
+    fx2onnx.export(module, args, path, dynamic_shapes=({0: "n"},))
+    fx2onnx.optimize(path, path, quantize=fx2onnx.Quantize(kind, accuracy=False), verify=False)
+    verdict = verify(path, module, args, effort="quick")
+    assert verdict.ok, verdict.describe()
+    assert any("rounded as the file has them" in note for note in verdict.notes)
+    assert all(torch.equal(tensor, state[key]) for key, tensor in module.state_dict().items())
+    if kind == "int8":
+        return
+    model = onnx.load(path)
+    scale = next(value for value in model.graph.initializer if value.name.endswith("scale"))
+    scale.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(scale) * 1.01, scale.name))
+    assert not verify(model, module, args, effort="quick").ok
+
+
+@pytest.mark.parametrize("way", ["export", pytest.param("optimize", marks=pytest.mark.long)])
+def test_locate_finds_nothing_in_a_quantized_file(way: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, path = with_statistics(LAYERS["conv with a norm"][0]()), tmp_path / "m.onnx"
+    args, quantize = (torch.randn(2, 16, 6, 5),), fx2onnx.Quantize("int8", accuracy=False)
+    fx2onnx.export(module, args, path, quantize=quantize if way == "export" else None)
+    if way == "optimize":
+        fx2onnx.optimize(path, path, quantize=quantize, verify=False)
+    assert fx2onnx.locate(path, module, args, effort="quick") is None
+
+
+def test_rounded_weights_that_the_module_computes_cannot_be_compared(tmp_path: Path) -> None:
+    module, args = nn.utils.parametrizations.weight_norm(nn.Linear(32, 32)), (torch.randn(2, 3, 32),)
+    fx2onnx.export(module, args, tmp_path / "m.onnx")
+    quantize = fx2onnx.Quantize("int8", accuracy=False)
+    fx2onnx.optimize(tmp_path / "m.onnx", tmp_path / "q.onnx", quantize=quantize, verify=False)
+    with pytest.raises(fx2onnx.VerificationError, match="the module computes it") as raised:
+        verify(tmp_path / "q.onnx", module, args, effort="quick").raise_if_failed()
+    assert raised.value.code == "E502"

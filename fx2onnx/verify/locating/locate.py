@@ -35,7 +35,9 @@ from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, Once, di
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Program, Settings, is_ours
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect, case_of, missing, reordered
+from fx2onnx.verify.module_state import NothingToCompare
 from fx2onnx.verify.on_cpu import on_cpu
+from fx2onnx.verify.rounded_weights import as_quantized
 
 SEED = 0
 """The seed of the random numbers that forward draws."""
@@ -126,6 +128,16 @@ class _Search:
     """Eager PyTorch's outputs."""
 
     def run(self) -> FirstWrong | None:
+        """The first wrong node beside the module with its weights as a quantized file has them."""
+        asked, call = self.settings.capture, (self.args, self.kwargs)
+        rounded = (os.path.dirname(self.path), self.root, call, asked.training, asked.input_names)
+        try:
+            with as_quantized(Verdict(), self.file.proto, *rounded):
+                return self._compared()
+        except NothingToCompare as cause:
+            raise UserError("E502", "the file cannot be compared node by node", why=str(cause)) from cause
+
+    def _compared(self) -> FirstWrong | None:
         call = normalise_args(self.root, self.args, self.kwargs)
         arguments = bind(self.root.forward, *call, self.settings.capture.input_names, needs_numbers=True)
         program = Program.of(self.module, self.args, self.kwargs, self.settings)

@@ -1,0 +1,199 @@
+"""The module's weights rounded as a quantized file has them, in the place of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import record
+from fx2onnx.judge.engines import Array
+from fx2onnx.judge.verdict import Row, Verdict
+from fx2onnx.optimize.weights import ArrangedTensor, JoinedTensor, ScaledTensor, TransposedTensor
+from fx2onnx.quantize.reference import METADATA_KEY, Stated, read
+from fx2onnx.quantize.weights import parts_of
+from fx2onnx.verify.arrays import to_numpy
+from fx2onnx.verify.module_state import NothingToCompare
+
+
+@contextlib.contextmanager
+def as_quantized(
+    verdict: Verdict,
+    model: onnx.ModelProto,
+    folder: str,
+    root: torch.nn.Module,
+    call: tuple[Any, Mapping[str, Any] | None],
+    training: bool | None = False,
+    input_names: Sequence[str] | None = None,
+) -> Iterator[contextlib.AbstractContextManager[None] | None]:
+    """The module's weights as the file says that it has them; afterwards they are as they were. ``folder``: of the file.
+    ``call``: the example inputs, with which the module of a file that was quantized after its export is exported once more.
+    Gives a context, to be entered more than once, in which they are the module's own; None where the file rounds none.
+
+    Raises: NothingToCompare where the file rounds what the module computes.
+    """
+
+    def export() -> ir.Model:
+        from fx2onnx.verify.locating.program import Program, Settings
+
+        settings = Settings.of_file(model, training)
+        settings = replace(settings, capture=replace(settings.capture, input_names=input_names))
+        return Program.of(root, *call, settings).exported
+
+    text = next((entry.value for entry in model.metadata_props if entry.key == METADATA_KEY), "")
+    stated = read(text)
+    given = _Weights()
+    try:
+        with record("quantise the module's weights"):
+            if stated:
+                for own, numbers in _Rounded(verdict, model, folder, root, export).all(stated):
+                    given.exchange(own, _as_tensor(numbers, own))
+        if stated:
+            kinds = ", ".join(sorted({said.kind for said in stated.values()}))
+            verdict.note(f"compared with the module with {len(stated)} weights rounded as the file has them ({kinds})")
+        yield given if stated else None
+    finally:
+        given.swap()
+
+
+class _Weights(contextlib.AbstractContextManager[None]):
+    """Weights that a module has inside, in the place of those that it has outside."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def exchange(self, weight: torch.Tensor, outside: torch.Tensor) -> None:
+        """Keep the numbers of ``weight`` for the inside, and let it have others outside."""
+        self._pairs.append((weight, weight.data))
+        weight.data = outside
+
+    def swap(self) -> None:
+        """Let each weight have the numbers that are kept for it, and keep those that it had."""
+        for place in reversed(range(len(self._pairs))):
+            weight, kept_data = self._pairs[place]
+            self._pairs[place] = (weight, weight.data)
+            weight.data = kept_data
+
+    def __enter__(self) -> None:
+        self.swap()
+
+    def __exit__(self, *_: object) -> None:
+        self.swap()
+
+
+class _Rounded:
+    """The numbers that a file has in the place of a module's weights."""
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        model: onnx.ModelProto,
+        folder: str,
+        root: torch.nn.Module,
+        export: Callable[[], ir.Model],
+    ) -> None:
+        self.verdict, self.folder, self.export = verdict, folder, export
+        self.tensors = {
+            **dict(root.named_buffers(remove_duplicate=False)),
+            **dict(root.named_parameters(remove_duplicate=False)),
+        }
+        self.held = {value.name: value for value in model.graph.initializer}
+
+    def all(self, stated: Mapping[str, Stated]) -> list[tuple[torch.Tensor, Array]]:
+        """The weights of the module, each with its numbers; a row of the verdict for each that cannot be had."""
+        found = [pair for name in stated if name in self.tensors for pair in self._own(name, stated[name])]
+        others = [name for name in stated if name not in self.tensors]
+        return found + (self._made(others, stated) if others else [])
+
+    def _own(self, name: str, said: Stated) -> Iterator[tuple[torch.Tensor, Array]]:
+        own = self.tensors[name]
+        numbers = self._numbers(name, said, to_numpy(own))
+        if numbers is None:
+            return
+        if numbers.shape != own.shape:
+            self._fail(name, "its codes are of another shape")
+        else:
+            yield own, numbers
+
+    def _numbers(self, name: str, said: Stated, array: Array) -> Array | None:
+        try:
+            return said.numbers(array, self._in_file)
+        except (ValueError, KeyError, TypeError) as error:
+            self._fail(name, f"{error}")
+            return None
+
+    def _in_file(self, name: str) -> ir.TensorProtocol:
+        return ir.serde.deserialize_tensor(self.held[name], self.folder)
+
+    def _fail(self, name: str, problem: str) -> None:
+        self.verdict.rows.append(Row.failed("file", name, "weights", problem))
+
+    def _made(self, names: list[str], stated: Mapping[str, Stated]) -> list[tuple[torch.Tensor, Array]]:
+        """Weights that the export made of the module's: transposed, beside each other, in another order, or scaled by a norm."""
+        try:
+            made = self.export().graph.initializers
+        except UserError as error:
+            raise NothingToCompare(
+                f"{_MADE.format(names[0])}, and the module does not export again: {error}"
+            ) from error
+        found = []
+        for name in names:
+            tensor = made[name].const_value if name in made else None
+            if tensor is None:
+                self._fail(name, "the module has no such weight")
+                continue
+            numbers = self._numbers(name, stated[name], np.asarray(tensor.numpy()))
+            if numbers is None:
+                continue
+            for source, array in _sources(tensor, numbers, stated[name]):
+                if source not in self.tensors or tuple(self.tensors[source].shape) != array.shape:
+                    raise NothingToCompare(
+                        f"{_MADE.format(name)} computes it: export with quantize=, which leaves it in float"
+                    )
+                found.append((self.tensors[source], array))
+        return found
+
+
+_MADE = "the weight {} was rounded in a file, and the module"
+
+
+def _sources(tensor: ir.TensorProtocol, numbers: Array, said: Stated) -> Iterator[tuple[str, Array]]:
+    """The weights, by name, of which ``tensor`` was made, such that it would have these ``numbers``."""
+    if isinstance(tensor, ArrangedTensor):
+        for part in parts_of(tensor):
+            array = np.asarray(part.numpy())
+            yield part.name or "", replace(said, axis=array.ndim - 1).numbers(array, _nothing)
+    elif isinstance(tensor, JoinedTensor):
+        ends = np.cumsum([part.shape.numpy()[-1] for part in tensor.sources])
+        for part, own in zip(tensor.sources, np.split(numbers, ends[:-1], axis=-1), strict=True):
+            yield from _sources(part, own, said)
+    elif isinstance(tensor, TransposedTensor):
+        yield from _sources(tensor.source, numbers.transpose(np.argsort(tensor.perm)), said)
+    elif isinstance(tensor, ScaledTensor):
+        source, *statistics = tensor.sources
+        factor = tensor.factor(*(each.numpy() for each in statistics))
+        own = np.asarray(source.numpy())
+        quotient = np.divide(
+            numbers.reshape(tensor.view), factor, out=own.reshape(tensor.view).astype(np.float64), where=factor != 0
+        )
+        yield from _sources(source, quotient.reshape(own.shape).astype(own.dtype), said)
+    else:
+        yield tensor.name or "", numbers
+
+
+def _nothing(name: str) -> ir.TensorProtocol:
+    raise KeyError(name)
+
+
+def _as_tensor(array: Array, like: torch.Tensor) -> torch.Tensor:
+    numbers = np.ascontiguousarray(array)
+    if like.dtype == torch.bfloat16:
+        return torch.from_numpy(numbers.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(numbers).to(like.device)

@@ -107,7 +107,8 @@ def _show(done: ExportedFolder) -> None:
         report = done.reports.get(name)
         facts = f"{report.nodes_onnx} nodes, {report.seconds:.2f} s" if report is not None else ""
         table.add_row(Text(name), Text(f"{human_size((done.path / name).stat().st_size):>9}   {facts}"))
-    for note in done.notes:
+    made = [f"{name}: {note}" for name, report in done.reports.items() for note in report.notes]
+    for note in [*done.notes, *made]:
         table.add_row(Text("note", style="bold"), Text(note))
     out.print(table)
     for name, verdict in done.verdicts.items():

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qsl
@@ -22,6 +23,7 @@ from fx2onnx.generation.settings import GenerateSettings
 from fx2onnx.manifest.form import Manifest
 
 if TYPE_CHECKING:
+    from fx2onnx.cli.agreement import Expected
     from fx2onnx.generation import LoadedModel
 
 
@@ -148,7 +150,9 @@ def generate_command(
         tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=length, **settings))
         expected = None
         if spec:
-            expected = stages.call(f"generate with {spec}", lambda: _expected(spec, model, inputs, length or 20))
+            from fx2onnx.cli.agreement import expected_of
+
+            expected = stages.call(f"generate with {spec}", lambda: expected_of(spec, model, inputs, length or 20))
     _write(model, inputs, tokens, expected, is_text=bool(prompt), json_output=json_output)
 
 
@@ -217,7 +221,7 @@ def _write(
     start = 0 if model.delays else prompt_length(model, inputs)
     if model.delays:  # a row for each codebook, of which given tokens are cut off at both ends
         tokens = tokens.reshape(-1, tokens.shape[-1])
-        expected = None if expected is None else expected.reshape(-1, expected.shape[-1])
+        expected = expected and replace(expected, tokens=expected.tokens.reshape(-1, expected.tokens.shape[-1]))
     texts = [tokenizer_of(model).text(row) for row in tokens[:, start:]] if is_text else None
     _finish(tokens, start, expected, texts, json_output)
 
@@ -280,30 +284,30 @@ def _source(model: LoadedModel, given: str | None, trusts: bool) -> str:
     return (trusted_source if trusts else source_within)(model.folder, model.manifest)
 
 
-def _expected(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: int) -> Any:
-    from fx2onnx.decoding.reference_generate import expected_tokens
-
-    return expected_tokens(spec, model.manifest.task, model.manifest.seed, inputs, new)
-
-
-def _finish(tokens: Any, start: int, expected: Any, texts: list[str] | None, json_output: bool) -> None:
+def _finish(tokens: Any, start: int, expected: Expected | None, texts: list[str] | None, json_output: bool) -> None:
     new = [[int(token) for token in row] for row in tokens[:, start:]]
-    same = None
-    if expected is not None:
-        same = expected.shape == tokens.shape and bool((expected == tokens).all())
+    same = None if expected is None else expected.is_met_by(tokens)
     if json_output:
-        print_json({"ok": same is not False, "tokens": new, "verified": same} | ({"texts": texts} if texts else {}))
+        agreement = (
+            {} if expected is None or expected.agreement is None else {"agreement": expected.agreement.as_dict()}
+        )
+        print_json(
+            {"ok": same is not False, "tokens": new, "verified": same} | ({"texts": texts} if texts else {}) | agreement
+        )
     else:
         for line in texts if texts is not None else [",".join(map(str, row)) for row in new]:
             typer.echo(line)
-    if same is None:
+    if expected is None:
         return
-    if not same:
+    if expected.agreement is not None and not json_output:
+        typer.echo(str(expected.agreement), err=True)
+    if same is False:
         if json_output:
             raise typer.Exit(1)
-        raise _difference(tokens, expected, start)
-    if not json_output:
-        typer.echo(f"as model.generate: {len(new)} x {len(new[0])} tokens are equal", err=True)
+        raise _difference(tokens, expected.tokens, start)
+    if same and not json_output:
+        rounded = "" if expected.agreement is None else " with weights rounded as in the folder"
+        typer.echo(f"as model.generate{rounded}: {len(new)} x {len(new[0])} tokens are equal", err=True)
 
 
 def _difference(tokens: Any, expected: Any, start: int) -> VerificationError:
@@ -317,7 +321,7 @@ def _difference(tokens: Any, expected: Any, start: int) -> VerificationError:
         f"token {at - start + 1} of row {row} differs from model.generate",
         why=f"got {got}, expected {want}",
         next=(
-            "a folder made with --quantize, --kv or --dtype rounds, and may choose other tokens: export one without, and compare it",
-            "without these, two tokens may score nearly the same: try another prompt, or --engine runner",
+            "two tokens may score nearly the same: try another prompt, or --engine runner",
+            "fx2onnx export-folder verifies each graph as it is written: export the folder again",
         ),
     )

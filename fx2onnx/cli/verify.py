@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, know_faults
@@ -64,10 +64,9 @@ def verify_command(
     from fx2onnx.files.staging import write_text
     from fx2onnx.judge.engines import chosen_engines
     from fx2onnx.report.document import verdict_page
-    from fx2onnx.semantics.reading.load import load_model
     from fx2onnx.sources.inputs import input_files
 
-    load_model(os.fspath(model))  # before the module is built, which may take long
+    _check_file(model)  # before the module is built, which may take long
     know_faults(faults)
     engines = chosen_engines(engine or None)
     check_apart([html], [model, *input_files(source)])
@@ -87,6 +86,18 @@ def verify_command(
     elif not quiet:
         console().print(verdict_view(verdict))
     require_ok(verdict, model, source, is_reported=json_output)
+
+
+def _check_file(model: Path) -> None:
+    """Raises UserError E302, E303 unless the path is an ONNX file."""
+    from fx2onnx.semantics.reading.load import load_model
+    from fx2onnx.verify.interface import OF_FOLDER
+
+    if model.is_dir():
+        raise UserError(
+            "E302", f"'{model}' is a folder", next=["give a file in it", f"a generating folder: {OF_FOLDER}"]
+        )
+    load_model(os.fspath(model))
 
 
 def check_model(

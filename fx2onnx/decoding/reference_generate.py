@@ -30,6 +30,11 @@ def expected_tokens(
 
     Raises:   UserError E601 where the source cannot be built.
     """
+    return tokens_of(reference_model(spec, task, seed), inputs, max_new_tokens)
+
+
+def reference_model(spec: str, task: str, seed: int) -> Model:
+    """The model that generates, for ``tokens_of``. Raises UserError E601 where the source cannot be built."""
     word = TASKS.get(task.removesuffix(WITH_PAST))
     if word is not None and "task=" not in spec:
         spec = f"{spec}{'&' if '?' in spec else '?'}task={word}"
@@ -37,6 +42,11 @@ def expected_tokens(
     if not hasattr(model, "generate"):
         raise UserError("E601", f"{spec} is a {type(model).__name__}, which has no generate to compare with")
     set_use_cache(model.config, True)
+    return model
+
+
+def tokens_of(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> NDArray[np.int64]:
+    """The tokens [batch, length] that ``model.generate(do_sample=False)`` gives for ``inputs``, as an array."""
     inputs = {**inputs, **_kinds_of_tokens(model, inputs)}
     advice = "leave out --verify, or correct generation_config.json of the checkpoint"
     with reported(f"model.generate of {type(model).__name__} fails", next=advice), offline():

@@ -164,6 +164,10 @@ def _baked(text: str) -> tuple[str, ...]:
         return typed_json.built(tuple[str, ...], json.loads(text), BAKED)
 
 
+OF_FOLDER = "fx2onnx generate FOLDER --prompt TEXT --verify --source SOURCE"
+"""The command that compares an exported folder with its source."""
+
+
 def assign(arguments: Sequence[str], inputs: Sequence[str], baked: Collection[str]) -> list[str | None]:
     """For each argument the input of the file that takes it, by name, or else in order; None for one that is no input.
 
@@ -176,7 +180,7 @@ def assign(arguments: Sequence[str], inputs: Sequence[str], baked: Collection[st
             "E001",
             f"the model has {len(inputs)} inputs, the module gets {len(arguments)} tensors",
             why=f"the model's are {', '.join(inputs)}",
-            next="give the arguments that the model was exported with",
+            next=["give the arguments that the model was exported with", f"a file of an exported folder: {OF_FOLDER}"],
         )
     kept = [name for name in arguments if name not in baked or name in inputs]
     left = iter(inputs)

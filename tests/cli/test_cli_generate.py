@@ -117,7 +117,39 @@ def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
     done = invoke("generate", exported, "--prompt-ids", "5,6,7", "--verify", "--source", f"hf:{tmp_path / 'other'}")
     assert done.exit_code == 1
     assert "[E501] token" in done.stderr
-    assert "--quantize, --kv or --dtype" in done.stderr
+    assert "export the folder again" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "rounded", [("--quantize", "int4"), ("--quantize", "int8", "--format", "qdq"), ("--kv", "int8")]
+)
+def test_a_folder_that_rounds_is_measured_against_its_source(
+    checkpoint: Path, tmp_path: Path, rounded: tuple[str, ...]
+) -> None:
+    source, folder = f"hf:{checkpoint}", tmp_path / "low"
+    made = invoke("export-folder", source, "--task", "text-generation-with-past", "-o", folder, "--no-verify", *rounded)
+    assert ("layers that change most" in made.output) == ("--quantize" in rounded)
+    asked = (
+        "generate",
+        folder,
+        "--prompt-ids",
+        "5,6,7,8",
+        "--prompt-ids",
+        "9",
+        "--verify",
+        "--source",
+        source,
+        "--json",
+    )
+    done = invoke(*asked, "--max-new-tokens", 6)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["verified"] is (True if "--quantize" in rounded else None)
+    assert told["agreement"]["count"] == 12
+    assert 0 < told["agreement"]["share"] <= 1
+    assert "generate FOLDER --prompt TEXT --verify" in invoke("verify", folder, source).stderr
+    assert "generate FOLDER --prompt TEXT --verify" in invoke("verify", folder / "model.onnx", source).stderr
 
 
 @pytest.mark.long_cases("arguments2-E601")

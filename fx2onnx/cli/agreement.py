@@ -1,0 +1,109 @@
+"""The tokens of an exported folder beside those of the model that it was made from: ``fx2onnx generate --verify``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import torch
+
+from fx2onnx.decoding.reference_generate import reference_model, tokens_of
+from fx2onnx.generation.prompt import prompt_length
+from fx2onnx.judge.verdict import Verdict
+from fx2onnx.precision.options import METADATA_KEY as PRECISION
+from fx2onnx.quantize.reference import METADATA_KEY as QUANTIZED
+from fx2onnx.quantize.reference import read
+from fx2onnx.verify.module_state import NothingToCompare, in_float32
+from fx2onnx.verify.rounded_weights import as_quantized
+
+if TYPE_CHECKING:
+    from fx2onnx.generation import LoadedModel
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The tokens that a folder chooses as its source does, each after the source's own text."""
+
+    source: str
+    equal: int
+    count: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types, and the share."""
+        return {"source": self.source, "equal": self.equal, "count": self.count, "share": self.share}
+
+    @property
+    def share(self) -> float:
+        return self.equal / max(self.count, 1)
+
+    def __str__(self) -> str:
+        return f"{self.equal} of {self.count} tokens ({self.share:.1%}) are those of {self.source}, each after its own text"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The tokens that a folder has to generate. ``agreement``: of a folder that rounds, with the source as it is."""
+
+    tokens: Any
+    agreement: Agreement | None = None
+    is_exact: bool = True
+    """False where the folder rounds what no model of the source rounds alike, so that nothing has to be equal."""
+
+    def is_met_by(self, tokens: Any) -> bool | None:
+        """Return whether the tokens are equal; None where they need not be."""
+        if not self.is_exact:
+            return None
+        return self.tokens.shape == tokens.shape and bool((self.tokens == tokens).all())
+
+
+def expected_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: int) -> Expected:
+    """The tokens of ``spec`` for ``inputs``: with weights rounded as the folder has them, where it rounds some."""
+    reference: Any = reference_model(spec, model.manifest.task, model.manifest.seed)
+    own = tokens_of(reference, inputs, new)
+    graphs = [onnx.load(model.folder / form.file, load_external_data=False) for form in model.manifest.graphs]
+    stated = [{entry.key: entry.value for entry in graph.metadata_props} for graph in graphs]
+    rounds_cache = any("int8" in state.dtype for form in model.manifest.graphs for state in form.cache)
+    rounds_more = rounds_cache or any(PRECISION in each for each in stated)
+    if not rounds_more and not any(QUANTIZED in each for each in stated):
+        return Expected(own)
+    agreement = _agreement(spec, model, inputs, own, reference)
+    if rounds_more or any(in_float32(graph, str) is not None for graph in graphs):
+        return Expected(own, agreement, is_exact=False)
+    held, seen, verdict = torch.nn.Module(), set[str](), Verdict()
+    held.model = reference  # under the name that it has in the modules that folders are made of
+    try:
+        with contextlib.ExitStack() as stack:
+            for graph, each in zip(graphs, stated, strict=True):
+                names = set(read(each.get(QUANTIZED, "")))
+                if names <= seen:
+                    continue
+                if names & seen:  # rounded twice, numbers may be others
+                    return Expected(own, agreement, is_exact=False)
+                seen |= names
+                stack.enter_context(as_quantized(verdict, graph, str(model.folder), held, ((), None)))
+            if verdict.rows:
+                return Expected(own, agreement, is_exact=False)
+            return Expected(tokens_of(reference, inputs, new), agreement)
+    except NothingToCompare:
+        return Expected(own, agreement, is_exact=False)
+
+
+def _agreement(spec: str, model: LoadedModel, inputs: Mapping[str, Any], own: Any, reference: Any) -> Agreement | None:
+    """The next token of the folder after each beginning of the source's text; None for models that do not go on from tokens."""
+    if model.encoder is not None or model.delays or "input_ids" not in inputs:
+        return None
+    ends = reference.generation_config.eos_token_id
+    start, equal, count = prompt_length(model, dict(inputs)), 0, 0
+    mask = np.asarray(inputs.get("attention_mask", np.ones_like(own[:, :start])))
+    goes_on = np.ones(len(own), bool)
+    for place in range(start, own.shape[1]):
+        longer = np.concatenate([mask, np.ones((len(own), place - start), mask.dtype)], 1)
+        given = {**inputs, "input_ids": own[:, :place], "attention_mask": longer}
+        found = np.asarray(model.generate(**given, max_new_tokens=1))[:, -1]
+        equal, count = equal + int((found == own[:, place])[goes_on].sum()), count + int(goes_on.sum())
+        goes_on &= ~np.isin(own[:, place], [] if ends is None else ends)
+    return Agreement(spec, equal, count)

@@ -33,7 +33,7 @@ from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, ta
 from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
-from fx2onnx.verify.marks import MOST, Marks
+from fx2onnx.verify.marks import Marks, joined
 from fx2onnx.verify.module_state import NothingToCompare, Unsteady, compare_weights, with_state
 from fx2onnx.verify.noise import Draw, Outgrown, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
@@ -156,8 +156,8 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -
     if EXACT_ENGINE not in case.runs:
         left_out |= BY_ANY_ENGINE
     ends = [kind for kind in maker.ends() if kind not in left_out]
-    conditions, at = [*case.file.conditions, *maker.conditions], (*marks.whole, *marks.lengths)
-    plan = planned(maker.sizes, conditions, seeds, ends, at, tuple(case.file.bounds.sizes))
+    conditions, at = [*case.file.conditions, *maker.conditions], (*map(abs, marks.whole), *marks.lengths)
+    plan = planned(maker.sizes, conditions, seeds, ends, at, tuple(case.file.bounds.sizes), maker.turns())
     if case.eager.on_device:
         has_integers = any(not tensor.is_floating_point() and not tensor.is_complex() for tensor in originals)
         plan = (each for each in plan if not (each.sizes or has_integers or each.values in SPOILING))
@@ -213,8 +213,8 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
     case.finite = [is_finite(want) for want in expected]
     _judge_all(verdict, case, SAMPLE, tensors, (expected, recording), list(case.runs))
     bounds, marks = case.file.bounds, recording.marking.found()
-    is_wide = bounds.turned.more_than(recording.turned)
-    marks = replace(marks, whole=tuple(dict.fromkeys([*marks.whole, *bounds.whole]))[:MOST], is_wide=is_wide)
+    numbers, whole = joined(marks.numbers, bounds.numbers), map(int, joined(marks.whole, bounds.whole))
+    marks = replace(marks, numbers=numbers, whole=tuple(whole), is_wide=bounds.turned.more_than(recording.turned))
     return [recording.rows(tensor) for tensor in tensors], marks, recording.sorted_among(tensors)
 
 

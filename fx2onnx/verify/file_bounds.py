@@ -18,6 +18,7 @@ import torch
 from onnx import TensorProto
 
 from fx2onnx.irx.schema import MOVES, VIEW
+from fx2onnx.verify.marks import AS_IT_IS, Line, at_input, line_of, whole_beside
 
 _READS = (torch.ops.aten._local_scalar_dense.default,)
 _MAKE_AS_MANY = (torch.ops.aten.repeat_interleave.Tensor, torch.ops.aten.bincount.default)
@@ -88,6 +89,8 @@ _BOUNDS = _COMPARES | {"Clip", "Max", "Min", "Mod"}
 """A number beside a size, or beside an integer, is one at which the result is another."""
 _PLACES = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size"})
 """Their results are places or sizes, whatever they read."""
+_KEEPS = VIEW | {"Cast", "Expand", "Gather", "GatherElements", "GatherND", "Slice", "Split", "Tile", "Transpose"}
+"""Operators whose results have numbers of their first operand."""
 _PICKS = frozenset({"Gather", "GatherElements", "GatherND"})
 _GRAPH = onnx.AttributeProto.GRAPH
 _COUNTS: dict[str, tuple[int, ...]] = {
@@ -98,7 +101,7 @@ _COUNTS: dict[str, tuple[int, ...]] = {
 }
 """Operands that say how often a body runs, or how many numbers there will be."""
 _LARGEST = 1 << 20
-_MOST_NUMBERS = 8
+_MOST_NUMBERS = 64
 """The largest number of elements of a constant that counts as bounds."""
 _ROOM: dict[int, int] = {
     **dict.fromkeys((TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE), 64),
@@ -116,10 +119,11 @@ they are. Constants have none."""
 
 @dataclass(slots=True)
 class FileBounds:
-    """``sizes``: numbers behind which a size may make another result; ``whole``: those beside integers of inputs; ``turned``:
-    what these are turned into.
+    """``sizes``: numbers behind which a size may make another result; ``whole``: those beside integers of inputs;
+    ``numbers``: those beside anything computed; ``turned``: what integers are turned into.
     """
 
+    numbers: dict[float, None] = field(default_factory=dict)
     sizes: dict[int, None] = field(default_factory=dict)
     whole: dict[int, None] = field(default_factory=dict)
     turned: Turned = field(default_factory=Turned)
@@ -143,6 +147,8 @@ class _Scan:
         """Values that depend on integers of inputs, whatever else they depend on."""
         self._kinds: dict[str, int] = {}
         self._constants: dict[str, list[float]] = {}
+        self._lines: dict[str, Line] = {}
+        """Values on a line of numbers of an input."""
         self._declared: dict[str, list[int]] = {}
         """Sizes of values, 0 where it is no number."""
 
@@ -158,6 +164,8 @@ class _Scan:
                 is_whole = kind in _WHOLE and not is_body
                 self._of[value.name] = _WHOLE_INPUT | _RAW if is_whole else _OTHER
                 self._kinds[value.name] = kind
+                if not is_body:
+                    self._lines[value.name] = AS_IT_IS
                 if is_whole:
                     self._follows.add(value.name)
         self._nodes(graph.node)
@@ -180,7 +188,7 @@ class _Scan:
 
     def _call(self, node: onnx.NodeProto, function: onnx.FunctionProto) -> None:
         """Each call has its own operands; names of its body are its own, too."""
-        tables: tuple[dict[str, Any], ...] = (self._of, self._kinds, self._constants)
+        tables: tuple[dict[str, Any], ...] = (self._of, self._kinds, self._constants, self._lines)
         for table in tables:
             for inner, outer in zip(function.input, node.input, strict=False):
                 table.pop(inner, None)
@@ -218,12 +226,14 @@ class _Scan:
         if node.op_type in _BOUNDS:
             numbers = list(self._numbers(node.input))
             if any(each & _SIZE for each in read):
-                self.found.sizes |= dict.fromkeys(numbers)
+                self.found.sizes |= dict.fromkeys(map(abs, numbers))
             if any(each == _WHOLE_INPUT for each in read):
-                self.found.whole |= dict.fromkeys(numbers)
+                self.found.whole |= dict.fromkeys(whole_beside(self._at_input(node)))
+            if any(each & (_OTHER | _WHOLE_INPUT) for each in read):
+                self.found.numbers |= dict.fromkeys(self._at_input(node))
         elif node.op_type == "Slice":
             if read[0] and not self._is_static(node):
-                self.found.sizes |= dict.fromkeys(self._numbers(node.input[1:3]))
+                self.found.sizes |= dict.fromkeys(map(abs, self._numbers(node.input[1:3])))
         elif node.op_type == "Cast" and whole == _WHOLE_INPUT:
             self._note_cast(node.input[0], _to(node))
 
@@ -254,11 +264,34 @@ class _Scan:
         elif kind in _WHOLE and to in _WHOLE and _ROOM[to] < _ROOM[kind]:
             turned.bits.add(_ROOM[to])
 
-    def _numbers(self, names: Iterable[str]) -> Iterator[int]:
+    def _at_input(self, node: onnx.NodeProto) -> list[float]:
+        """The numbers of an input at which the constants of a node stand."""
+        line = next((self._lines[name] for name in node.input if name in self._lines), None)
+        found = at_input(self._numbers(node.input, must_be_whole=False), line)
+        return [number for number in found if abs(number) <= _LARGEST]
+
+    def _line(self, node: onnx.NodeProto) -> Line | None:
+        """The line of a node's result, if it has one."""
+        at = next((place for place, name in enumerate(node.input[:2]) if name in self._lines), None)
+        if at is None:
+            return None
+        line = self._lines[node.input[at]]
+        if at == 0 and node.op_type in _KEEPS:
+            return line
+        other = self._constants.get(node.input[1 - at], []) if len(node.input) > 1 else []
+        return line_of(node.op_type.lower(), line, other[0], is_left=at == 1) if len(other) == 1 else None
+
+    def _numbers(self, names: Iterable[str], *, must_be_whole: bool = True) -> Iterator[Any]:
+        """The numbers of constants; within a table those that have another neighbour than the next integers."""
         for name in names:
-            for number in self._constants.get(name, ()):
-                if number == number and 1 < abs(number) <= _LARGEST and number == int(number):
-                    yield abs(int(number))
+            table = dict.fromkeys(self._constants.get(name, ()))
+            for number in table:
+                if not abs(number) <= _LARGEST or {number - 1, number + 1} <= table.keys():
+                    continue
+                if not must_be_whole:
+                    yield number
+                elif abs(number) > 1 and number == int(number):
+                    yield int(number)
 
     def _pass_on(self, node: onnx.NodeProto) -> None:
         """Note for the results what they are computed from, and their dtype."""
@@ -278,9 +311,13 @@ class _Scan:
         ]
         if node.op_type not in ("Shape", "Size") and not self._follows.isdisjoint([*node.input, *given_inside]):
             self._follows.update(node.output)
+        line = self._line(node)
         for name in node.output:
             self._of[name], self._kinds[name] = of, kind
             self._constants.pop(name, None)
+            self._lines.pop(name, None)
+            if line is not None:
+                self._lines[name] = line
 
     def _kind_of_results(self, node: onnx.NodeProto) -> int:
         """Their dtype: that of the operands, where nothing else is known."""

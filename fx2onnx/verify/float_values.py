@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
 
-from fx2onnx.verify.marks import Marks
+from fx2onnx.verify.marks import Marks, near
 
 FLOAT_ENDS = ("far", "signed", "offset", "nan", "infinite", "huge", "tiny")
 """Kinds that every input of floats has. ``far``: 65,536 times the example's. ``signed``: zeros of either sign among
@@ -72,6 +73,8 @@ _FAR = 2.0**16
 _HUGE, _TINY = 2.0**66, 2.0**-80
 _MEAN = 256.0
 """A variance as the mean of squares less the square of the mean is off by 2**16 units there, other forms are by none."""
+_FEW_PLACES = 4
+"""The least count of numbers that stand at marks, where an input has so many."""
 _LEAST_SPECIAL = 8
 """One number of so many."""
 _FEW = 16
@@ -92,6 +95,9 @@ class Spread(Protocol):
 
     @property
     def is_narrow(self) -> bool: ...
+
+    @property
+    def turn(self) -> int: ...
 
 
 def silent_on(op_types: Iterable[str], *, has_codes: bool) -> frozenset[str]:
@@ -173,18 +179,30 @@ def _one_of(found: tuple[float, ...], like: torch.Tensor, generator: torch.Gener
     return torch.tensor(found)[torch.randint(len(found), like.shape, generator=generator)]
 
 
-def _at_marks(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Half of the numbers at a mark, of either sign, or next to it; every other row is as large as a mark."""
-    marks = torch.tensor(values.marks.numbers, dtype=torch.float64)
-    marks = marks[torch.randperm(len(marks), generator=generator)]
-    signed, step = torch.cat([marks, -marks]), torch.finfo(like.dtype).eps
-    at = torch.cat([signed, signed * (1 + step), signed * (1 - step)])
-    result = _usual(values, drawn).double()
+def _even_rows(like: torch.Tensor) -> torch.Tensor:
+    """The places of the rows that stand at marks."""
     rows = torch.Size([*like.shape[:-1], 1]) if like.dim() else torch.Size([])
     is_odd = (torch.arange(rows.numel()) % 2 == 1).reshape(rows).expand(like.shape)
-    places = torch.nonzero(is_odd.reshape(-1).logical_not()).reshape(-1)
-    places = places[torch.randperm(len(places), generator=generator)[: max(len(places) // 2, 1)]]
-    result.reshape(-1)[places] = at[torch.arange(len(places)) % len(at)]
+    return torch.nonzero(is_odd.reshape(-1).logical_not()).reshape(-1)
+
+
+def turns_at_marks(values: Spread, like: torch.Tensor) -> int:
+    """The count of sets of inputs in which every number at or beside a mark stands once."""
+    count = len(_even_rows(like))
+    places = min(count, max(count // 2, _FEW_PLACES))
+    return math.ceil(len(near(values.marks.numbers, 0.5)) / max(places, 1))
+
+
+def _at_marks(values: Spread, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Half of the numbers, or a few, at a mark, next to it or between marks; every other row is as large as a mark."""
+    marks = torch.tensor(values.marks.numbers, dtype=torch.float64)
+    at = torch.tensor(near(values.marks.numbers, torch.finfo(like.dtype).eps), dtype=torch.float64)
+    result = _usual(values, drawn).double()
+    places = _even_rows(like)
+    is_odd = torch.ones(like.numel(), dtype=torch.bool).index_fill(0, places, False).reshape(like.shape)
+    places = places[torch.randperm(len(places), generator=generator)[: max(len(places) // 2, _FEW_PLACES)]]
+    result.reshape(-1)[places] = at[(torch.arange(len(places)) + values.turn * len(places)) % len(at)]
+    rows = torch.Size([*like.shape[:-1], 1]) if like.dim() else torch.Size([])
     large = drawn * marks[torch.randint(len(marks), rows, generator=generator)]
     return torch.where(is_odd, large, result)
 

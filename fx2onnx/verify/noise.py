@@ -117,6 +117,7 @@ class Recording(EagerMode):
         self.has_no_order = False
         """True if an operator has chosen among NaN or infinities."""
         self.marking = Marking()
+        self.marking.start(inputs)
         self.turned = Turned()
         self.work = 0.0
         """The cost of the run (work.py)."""
@@ -138,6 +139,7 @@ class Recording(EagerMode):
             raise Outgrown("its numbers make eager PyTorch take far longer than its sizes do")
         self.has_no_order = self.has_no_order or chooses_without_order(func, args, result)
         self.turned.see(func, args, result, self._whole)
+        self.marking.follow(func, args, kwargs, result)
         self.says_nothing |= NO_WHOLE_NUMBER if self.turned.whole_again else frozenset()
         if _is_random(func) and isinstance(result, torch.Tensor):
             self.draws.append(_draw(func, args, kwargs or {}, result.clone()))

@@ -29,6 +29,8 @@ MOST_BOUND = 2048
 """The largest number of the file that bounds a size, behind which sizes go."""
 MOST_BOUNDS = 3
 """The largest number of them that are tried for each dim."""
+MOST_TURNS = 8
+"""Sets of inputs at numbers that the module or the file compares with."""
 MOST_ALONE = 4
 """Dims that are tried alone."""
 _LEAST = 2
@@ -194,6 +196,8 @@ class Sample:
     sizes: Mapping[str, int] = field(default_factory=dict)
     values: str = "sample"
     seed: int = 0
+    turn: int = 0
+    """The number of the set among those at thresholds."""
 
     @property
     def is_empty(self) -> bool:
@@ -242,9 +246,9 @@ class Maker:
                 made.append(original)
                 continue
             like = _resized(original, axes, self.sizes, sample.sizes) if sample.sizes else original
-            values = values.at(self.sizes, sample.sizes)
+            values = replace(values.at(self.sizes, sample.sizes), turn=sample.turn)
             if sample.values != "sample":
-                like = values.tamer(like, generator) if tame else values.draw(like, sample.values, generator)
+                like = (values.tamer if tame else values.draw)(like, sample.values, generator)
             made.append(like.sort().values if len(made) in self.rising else like)
         return made
 
@@ -253,6 +257,11 @@ class Maker:
         pairs = zip(self.values, self.originals, self.axes, strict=True)
         found = set().union(*(values.ends(tensor) for values, tensor, axes in pairs if axes is not None))
         return [kind for kind in ENDS if kind in found]
+
+    def turns(self) -> int:
+        """The count of sets of inputs at thresholds."""
+        pairs = zip(self.values, self.originals, self.axes, strict=True)
+        return min(max((each.turns(tensor) for each, tensor, axes in pairs if axes is not None), default=0), MOST_TURNS)
 
     def numbers(self, sample: Sample) -> int:
         """The number of elements of its inputs."""
@@ -272,6 +281,7 @@ def planned(
     ends: Sequence[str] = (),
     marks: Sequence[int] = (),
     bounds: Sequence[int] = (),
+    turns: int = 1,
 ) -> Iterator[Sample]:
     """The sets of inputs beside the example: one set of other values a seed, sets at other sizes, and sets of values at
     the ends of what they may be: what finds most first. Without seeds every value is the example's.
@@ -288,16 +298,27 @@ def planned(
             return
         if seeds and turn == 0:
             yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in AT_SAMPLE_SIZES[:2])
+            yield from _at_marks(ends, seeds[0], turns)
     if seeds:
         kinds = AT_SAMPLE_SIZES[2:] if others else AT_SAMPLE_SIZES
-        yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in (*kinds, *ends))
+        if not others:
+            yield from _at_marks(ends, seeds[0], turns)
+        yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in (*kinds, *ends) if kind != "marks")
         for found in empty_sizes(sizes, conditions):
             yield Sample("sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items()), found)
 
 
+def _at_marks(ends: Sequence[str], seed: int, turns: int) -> Iterator[Sample]:
+    """Sets of inputs at numbers that the module or the file compares with."""
+    for turn in range(turns if "marks" in ends else 0):
+        name = f"marks {turn + 1}" if turn else "marks"
+        yield Sample(name, values="marks", seed=seed + _DRAWS_A_SEED * turn, turn=turn)
+
+
 def cheapest_first(shares: Sequence[tuple[Sample, float]], seeds: Sequence[int]) -> list[tuple[Sample, float]]:
     """Sets of inputs, with how large they are, where not all can be tried: small sizes have all kinds of values, too. The
-    first has unequal sizes of 2 at least, where there are such: nothing is summed or compared along an axis of 1.
+    first has unequal sizes of 2 at least, where there are such: nothing is summed or compared along an axis of 1. Numbers
+    at thresholds follow at the same sizes.
     """
     ordered = sorted(shares, key=lambda pair: (pair[0].is_empty, pair[1]))
     large = [pair for pair in ordered if pair[0].sizes and min(pair[0].sizes.values()) > 1]
@@ -305,10 +326,10 @@ def cheapest_first(shares: Sequence[tuple[Sample, float]], seeds: Sequence[int])
         return ordered
     first = min(large, key=lambda pair: len(set(pair[0].sizes.values())) < len(pair[0].sizes))
     sample, share = first
-    if seeds:
-        name = sample.name.removesuffix(f", {sample.values}") + ", seed"
-        sample = replace(sample, name=name, values="seed")
-    return [(sample, share), *(pair for pair in ordered if pair is not first)]
+    name = sample.name.removesuffix(f", {sample.values}")
+    kinds = ["seed", *(["marks"] if any(each.values == "marks" for each, _ in shares) else [])] if seeds else []
+    made = [(replace(sample, name=f"{name}, {kind}", values=kind), share) for kind in kinds] or [first]
+    return [*made, *(pair for pair in ordered if pair is not first)]
 
 
 def _positive(

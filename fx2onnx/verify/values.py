@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
 
 import torch
 
-from fx2onnx.verify.float_values import FLOAT_ENDS, draw_floats
-from fx2onnx.verify.marks import NONE, Marks
+from fx2onnx.verify.float_values import FLOAT_ENDS, draw_floats, turns_at_marks
+from fx2onnx.verify.marks import NONE, Marks, beside
 
 Role = Literal["floats", "complex", "ids", "mask", "empty"]
 
@@ -49,6 +50,8 @@ class Values:
     mean: float = 0.0
     deviation: float = 1.0
     marks: Marks = NONE
+    turn: int = 0
+    """The number of the set of inputs among those at marks."""
     is_narrow: bool = False
     """True if the file computes in float16 where the module does not: floats of other sizes stay nearer to the
     example's."""
@@ -77,8 +80,9 @@ class Values:
                 marks = replace(marks, numbers=tuple(each for each in marks.numbers if _in_float16(each)))
             mean, deviation = float(wide.mean()), float(wide.std(correction=0)) or 1.0
             return Values("floats", mean=mean, deviation=deviation, marks=marks, is_narrow=is_narrow)
-        most = min(torch.iinfo(tensor.dtype).max, _MOST_WHOLE // tensor.numel())
-        return Values("ids", int(tensor.min()), int(tensor.max()), True, marks=_within(marks, 0, most))
+        limits, most = torch.iinfo(tensor.dtype), _MOST_WHOLE // tensor.numel()
+        marks = _within(marks, max(limits.min, -most), min(limits.max, most))
+        return Values("ids", int(tensor.min()), int(tensor.max()), True, marks=marks)
 
     def at(self, sizes: Mapping[str, int], others: Mapping[str, int]) -> Values:
         """The same at other sizes: a table of as many rows as a size has as many as that has there."""
@@ -103,6 +107,14 @@ class Values:
             return marked | special | {"far"}
         return marked | special | set(FLOAT_ENDS) if self.role == "floats" else set()
 
+    def turns(self, like: torch.Tensor) -> int:
+        """The count of sets of inputs in which everything at or beside a mark stands once."""
+        if "marks" not in self.ends(like):
+            return 0
+        if self.role == "ids":
+            return ceil(len(beside(self.marks.whole)) / _places_at_marks(like.numel()))
+        return turns_at_marks(self, like if self.role == "floats" else torch.view_as_real(like.resolve_conj()))
+
     def draw(self, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
         """Numbers of the kind in the shape and dtype of ``like``, which has the example's content."""
         if kind == "sample" or self.role == "empty":
@@ -110,12 +122,12 @@ class Values:
         kind = "seed" if kind in ENDS and kind not in self.ends(like) else kind
         return _DRAW[self.role](self, like, kind, generator)
 
-    def tamer(self, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def tamer(self, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
         """The same where the whole range is too much: numbers that stand repeatedly in the example inputs stay in their
         places, and others are its own, shuffled.
         """
         if self.role in ("floats", "complex"):
-            return self.draw(like, "seed", generator)
+            return self.draw(like, "marks" if kind == "marks" else "seed", generator)
         if self.role == "mask":
             return like
         flat = like.reshape(-1).clone()
@@ -155,13 +167,19 @@ def _draw_complex(values: Values, like: torch.Tensor, kind: str, generator: torc
 def _whole_at_marks(
     values: Values, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
-    """Integers behind, at and before the marks, the largest first; a quarter as they were drawn."""
-    marks = torch.tensor(sorted(values.marks.whole, reverse=True))
-    least, most = (0, torch.iinfo(like.dtype).max) if values.is_open else (values.low, values.high)
-    at = torch.cat([marks + 1, marks, marks - 1]).clamp(least, most)
-    places = torch.randperm(len(drawn), generator=generator)[: max(3 * len(drawn) // 4, 1)]
-    drawn[places] = at[torch.arange(len(places)) % len(at)]
+    """Integers at, behind and before the marks; of many a quarter as they were drawn. Integers below zero are tried only
+    where a mark is."""
+    limits, lowest = torch.iinfo(like.dtype), min(values.marks.whole)
+    open_least = max(limits.min, lowest - 1) if lowest < 0 else 0
+    least, most = (open_least, limits.max) if values.is_open else (values.low, values.high)
+    at = torch.tensor(beside(values.marks.whole)).clamp(least, most)
+    places = torch.randperm(len(drawn), generator=generator)[: _places_at_marks(len(drawn))]
+    drawn[places] = at[(torch.arange(len(places)) + values.turn * len(places)) % len(at)]
     return drawn
+
+
+def _places_at_marks(count: int) -> int:
+    return max(3 * count // 4, min(count, 4))
 
 
 def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:

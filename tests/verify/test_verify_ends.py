@@ -22,6 +22,8 @@ STEP = torch.tensor([10])
 COMPLEX = torch.complex(X, torch.zeros_like(X))
 BORDERS = torch.tensor([0.1, 0.25, 0.3, 0.7])
 TABLE = torch.randn(40, 4, generator=GENERATOR)
+SHORT, IDS, YEARS, STEPS = X[0, :4] / 4, torch.tensor([1, 2, 3]), torch.tensor([1990, 2010]), torch.tensor([12, 9])
+EDGES, FARTHER = torch.tensor([5.0, 7.0]), torch.tensor([5.0, 7.5])
 ROW = torch.ones(1, 3)
 
 
@@ -46,13 +48,30 @@ PAIRS: dict[str, tuple[tuple[torch.Tensor, ...], Forward, Forward]] = {
     ),
     "masks of which everything is masked": ((X, MASK), lambda x, m: x * m.float(), lambda x, m: torch.where(m.sum() > 0, x * m.float(), x)),
     "zeros below zero": ((X,), lambda x: torch.copysign(torch.ones(()), x), lambda x: torch.where(x < 0, -torch.ones(()), torch.ones(()))),
+    "a threshold a little larger": ((X,), lambda x: torch.where(x > 3.0, x * 2, x), lambda x: torch.where(x > 3.01, x * 2, x)),
+    "a threshold a little smaller": ((SHORT,), lambda x: torch.where(x > 3.0, x * 2, x), lambda x: torch.where(x > 2.995, x * 2, x)),
+    "a threshold much larger": ((SHORT,), lambda x: torch.where(x > 3.0, x * 2, x), lambda x: torch.where(x > 3.5, x * 2, x)),
+    "an equal id": ((IDS,), lambda x: x % 5 + (x == 7), lambda x: x % 5 + (x == 70)),
+    "a year before": ((YEARS,), lambda x: torch.where(x >= 2000, 1, 2) * (x > 0), lambda x: torch.where(x >= 1999, 1, 2) * (x > 0)),
+    "a year long before": ((YEARS, SHORT[:2]), lambda x, y: torch.where(x >= 2000, y, -y), lambda x, y: torch.where(x >= 1995, y, -y)),
+    "the least divisor": ((SHORT[:2], STEPS), lambda x, n: x / n.clamp(min=1), lambda x, n: x / torch.where(n > 3, n, 1)),
+    "an integer below zero": ((IDS,), lambda x: torch.where(x == -100, 0, x % 5), lambda x: torch.where(x == -101, 0, x % 5)),
+    "a border of two": ((SHORT,), lambda x: torch.bucketize(x, EDGES), lambda x: torch.bucketize(x, FARTHER)),
+    "an id of a table": ((WHOLE,), lambda x: TABLE[x] * (x != 31).unsqueeze(-1), lambda x: TABLE[x] * (x != 33).unsqueeze(-1)),
+    "a class among few": ((IDS,), lambda x: torch.isin(x, torch.tensor([40, 90])) + x % 5, lambda x: torch.isin(x, torch.tensor([40, 91])) + x % 5),
+    "one number": ((torch.tensor(0.5),), lambda x: torch.where(x < -8, x * 2, x), lambda x: torch.where(x < -9, x * 2, x)),
+    "a threshold of a line": ((SHORT,), lambda x: torch.where(2 - x * 4 < -38, 1 - x, x), lambda x: torch.where(2 - x * 4 < -38.5, 1 - x, x)),
+    "an id that is shifted": ((IDS,), lambda x: x % 5 + (x - 30 == 7), lambda x: x % 5 + (x - 30 == 9)),
+    "an integer as a float": ((IDS,), lambda x: x % 5 + (x / 8 > 2.5), lambda x: x % 5 + (x / 8 > 2.75)),
     "imaginary parts": ((COMPLEX,), lambda x: x.imag * 2, lambda x: x.imag * 3),
 }  # fmt: skip
 
 
 @pytest.mark.long_cases(
-    "middles are rounded to even", "what is cut off far away", "what is cut off in depth", "exponentials that overflow"
-)
+    "middles are rounded to even", "what is cut off far away", "what is cut off in depth", "exponentials that overflow",
+    "a threshold a little larger", "a threshold a little smaller", "a year before", "a year long before", "the least divisor",
+    "a border of two", "an id of a table", "a class among few", "one number", "an id that is shifted", "an integer as a float",
+)  # fmt: skip
 @pytest.mark.parametrize("what", PAIRS)
 def test_what_no_sample_has(what: str) -> None:
     args, right, wrong = PAIRS[what]

@@ -139,18 +139,18 @@ class ExportResult(Shown):
 
         Returns:  the outputs in order, as tensors on the CPU. Raises UserError E401 for arguments that do not fit.
         """
-        from fx2onnx.exporting.as_program import as_tensors, feeds_of
+        from fx2onnx.exporting.as_program import as_tensors
         from fx2onnx.judge.engines import run_session
 
-        feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs)
-        return as_tensors(run_session(self.initialize_inference_session(), feeds))
+        session = self.initialize_inference_session()
+        return as_tensors(run_session(session, self._feeds(args, kwargs, [each.name for each in session.get_inputs()])))
 
     def call_reference(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model as a call does, in ONNX's reference evaluator, which is slow."""
-        from fx2onnx.exporting.as_program import as_tensors, feeds_of
+        from fx2onnx.exporting.as_program import as_tensors
         from fx2onnx.judge.engines import ENGINES
 
-        feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs)
+        feeds = self._feeds(args, kwargs, [str(value.name) for value in self.owned.model.graph.inputs])
         return as_tensors(ENGINES["reference"](self.model_proto.SerializeToString())(feeds))
 
     def compute_values(
@@ -160,12 +160,20 @@ class ExportResult(Shown):
 
         Raises:   UserError E001 for a name that the graph does not have, E401 for arguments that do not fit.
         """
-        from fx2onnx.exporting.as_program import as_tensors, feeds_of, opened, with_outputs
+        from fx2onnx.exporting.as_program import as_tensors, opened, with_outputs
         from fx2onnx.judge.engines import run_session
 
-        feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs or {})
+        feeds = self._feeds(args, kwargs or {}, [str(value.name) for value in self.owned.model.graph.inputs])
         model = with_outputs(self.owned.model, value_names)
         return as_tensors(run_session(opened(io.to_proto(model).SerializeToString()), feeds))
+
+    def _feeds(self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        """Arguments of the module under ``names``: inputs of ``model`` may have been renamed since the export."""
+        from fx2onnx.exporting.as_program import feeds_of
+
+        feeds = feeds_of(self.report.input_names, self.initial_state, args, kwargs)
+        renamed = dict(zip(self.report.input_names, names, strict=False))
+        return {renamed.get(name, name): array for name, array in feeds.items()}
 
     def initialize_inference_session(self, initializer: Callable[[bytes], Any] | None = None) -> Any:
         """The model as an ``InferenceSession`` of onnxruntime or, where that is not installed, of the runner; ``initializer`` makes

@@ -124,3 +124,6 @@ def test_values_inside_of_a_result() -> None:
     with pytest.raises(fx2onnx.UserError, match="did you mean linear_default"):
         result.compute_values(["linear_defaults"], (x,))
     assert result.report.output_names == [each.name for each in result.model.graph.outputs]
+    result.model.graph.inputs[0].name = "renamed"
+    for found in (result(x)[0], result.call_reference(x)[0], result.compute_values(["output"], (x,))[0]):
+        torch.testing.assert_close(found, net(x))

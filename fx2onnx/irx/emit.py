@@ -114,9 +114,8 @@ class Emit(Accessors, Operators):
                 typed: Sequence[OutputType] = self._inferred(call)
             except shapes.UnknownShape as unknown:
                 if outputs != 1 or len(self.result) != 1:
-                    raise InternalError(
-                        "E900", f"{op_type}: {unknown}", next="give outputs=[(dtype, dims)]"
-                    ) from unknown
+                    step = f"give the type of each output: op.{op_type}(..., outputs=[(dtype, dims), ...])"
+                    raise InternalError("E900", f"{op_type}: {unknown}", next=step) from unknown
                 typed = self.result
             typed = typed[:outputs]
         else:

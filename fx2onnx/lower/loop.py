@@ -274,9 +274,9 @@ class Lowering:
             values = (new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
             is_tuple = isinstance(infos, tuple)
             result = tuple(None if info is None else next(values) for info in infos) if is_tuple else next(values)
-        except Contradiction as error:
-            raise preflight.failed(node, entry, error, self.builder.sizes) from error
         except Fx2OnnxError as error:
+            if isinstance(error, Contradiction) or not preflight.is_ours(entry):
+                raise preflight.failed(node, entry, error, self.builder.sizes) from error
             raise preflight.located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
             raise preflight.failed(node, entry, cause, self.builder.sizes) from cause

@@ -332,7 +332,8 @@ def failed(node: torch.fx.Node, entry: TableEntry, cause: Exception, sizes: Mapp
     ours = is_ours(entry)
     why, step = f"{type(cause).__name__}: {cause}", "correct the translation"
     if isinstance(cause, Fx2OnnxError):
-        why = f"{cause.what}: {cause.why}"
+        why = f"{cause.what}: {cause.why}" if cause.why else cause.what
+        step = cause.next[0] if cause.next else step
     elif "magic handler" in why:  # onnx_ir's word for the operators of Python
         why, step = "a value has no operators of Python, such as a + b", "call the ONNX operator: op.Add(a, b)"
     return _refused(node, sizes) or (InternalError if ours else UserError)(

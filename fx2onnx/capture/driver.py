@@ -111,6 +111,9 @@ def capture(
             road("the example inputs").try_at_sample(captured)
         has_ended = True
     except UserError as error:
+        if isinstance(root, torch.jit.ScriptModule) and error.code == "E104":
+            step = "pass the module itself: what torch.jit.script was for, such as loops, is exported from Python"
+            raise UserError(error.code, "the module is TorchScript", why=error.what, next=step) from error
         error.add_next(patches.warnings(), before=road("a failed run").steps_before(root, arguments, error))
         raise
     finally:

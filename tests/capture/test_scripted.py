@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fx2onnx
 from tests.support import check
 
 X, OTHER, ONE = torch.randn(4, 3), torch.randn(7, 3), torch.randn(1, 3)
@@ -63,6 +64,18 @@ class Lists(nn.Module):
 @pytest.mark.parametrize("kind", [BySize, ByData, Shapes, Optional, Lists])
 def test_scripted(kind: type[nn.Module]) -> None:
     check(torch.jit.script(kind().eval()), (X,), others=[(OTHER,), (-OTHER,)], dynamic_shapes=({0: "rows"},))
+
+
+class Until(nn.Module):
+    def forward(self, x):
+        while bool(x.max() < 20.0):
+            x = x * 2 + 1
+        return x
+
+
+def test_an_error_names_torchscript() -> None:
+    with pytest.raises(fx2onnx.UserError, match=r"(?s)E104.*the module is TorchScript.*pass the module itself"):
+        fx2onnx.export(torch.jit.script(Until()), (X,))
 
 
 @pytest.mark.parametrize("others", [[(OTHER,)]])

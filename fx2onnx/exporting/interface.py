@@ -208,7 +208,18 @@ def limited_sizes(captured: Captured) -> Iterator[str]:
         sizes = condition.sizes
         if not _is_wide(sizes) and not declared.get(condition.name, EVERY).is_within(sizes):
             place = f"   ({condition.where})" if condition.where else ""
-            yield f"the file is right for some sizes {condition.name} only: {condition.expression}{place}"
+            step = _declaration(condition.name, sizes)
+            yield f"the file is right for some sizes {condition.name} only: {condition.expression}{place}{step}"
+
+
+def _declaration(name: str, sizes: SizeSet) -> str:
+    """The words that tell how to declare the sizes, where a ``torch.export.Dim`` says them."""
+    (first, last), (_, step) = sizes.ends(), sizes.progression()
+    if step > 1 and first % step == 0:
+        return f'; if that is meant, declare {step} * torch.export.Dim("{name}")'
+    if step == 1 and last is not None:
+        return f'; if that is meant, declare torch.export.Dim("{name}", min={first}, max={last})'
+    return ""
 
 
 _VECTORS: Mapping[object, tuple[int, ...]] = {

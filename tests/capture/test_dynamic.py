@@ -60,9 +60,8 @@ def test_sample_of_size_one() -> None:
     assert shape_of(result, "output") == ["n", 3]
 
 
-def test_derived_dims() -> None:
-    s = Dim("s")
-
+@pytest.mark.parametrize(("twice", "once"), [(2 * Dim("s"), Dim("s")), ("2*s", "s")])
+def test_derived_dims(twice: Any, once: Any) -> None:
     def pairs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.reshape(-1, 2).sum(1) + y
 
@@ -70,7 +69,7 @@ def test_derived_dims() -> None:
         pairs,
         (torch.randn(6), torch.randn(3)),
         others=[(torch.randn(10), torch.randn(5))],
-        dynamic_shapes={"x": {0: 2 * s}, "y": {0: s}},
+        dynamic_shapes={"x": {0: twice}, "y": {0: once}},
     )
     assert shape_of(result, "x") == ["2*s"]
     assert shape_of(result, "output") == ["s"]

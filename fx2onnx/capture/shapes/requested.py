@@ -15,7 +15,7 @@ from fx2onnx.sizes.assumptions import Condition
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import LARGEST, interval, where_true
-from fx2onnx.sizes.text import UNBACKED
+from fx2onnx.sizes.text import UNBACKED, root_of
 from fx2onnx.torchcompat.shape_specs import Expr, Members, Spec, expression
 
 
@@ -171,6 +171,9 @@ def _as_dim(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> DimLike | No
         asked.optional.add(str(symbol))
         return symbol
     if isinstance(size, str):
+        root = root_of(size)
+        if root is not None and root.factor > 1:  # sums of names are names in many scripts
+            return root.factor * asked.symbol(root.name, place) + root.constant
         return asked.symbol(size, place)
     hint = getattr(size, "type", None)
     if hint is not None and hasattr(hint, "name"):

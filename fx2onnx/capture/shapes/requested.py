@@ -173,7 +173,9 @@ def _as_dim(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> DimLike | No
     if isinstance(size, str):
         root = root_of(size)
         if root is not None and root.factor > 1:  # sums of names are names in many scripts
-            return root.factor * asked.symbol(root.name, place) + root.constant
+            multiple = root.factor * asked.symbol(root.name, place) + root.constant
+            assert isinstance(multiple, Dim)
+            return multiple
         return asked.symbol(size, place)
     hint = getattr(size, "type", None)
     if hint is not None and hasattr(hint, "name"):

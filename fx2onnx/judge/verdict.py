@@ -31,6 +31,9 @@ REGISTER = (
 WRONG = "the exported model's outputs differ from eager PyTorch"
 LOOK = "fx2onnx.locate(file, module, args).describe() names the first wrong node, and who is to blame"
 OTHER_WEIGHTS = "give the module that was exported, with the same weights, or export this one again"
+STABLE = "where a translation or a kernel of yours chooses among numbers, as a sort does, take the first of equal ones, as the module"
+_OF_EQUAL = {"ties", "zeros"}
+"""Kinds of inputs whose numbers are equal."""
 STEADIER = "hand what changes from call to call to forward as an argument, or hold it as a tensor, a number or a list"
 WHERE_THERE_IS_MORE = "verify it where there is more memory, or time: fx2onnx verify MODEL SOURCE"
 
@@ -275,8 +278,9 @@ class Verdict(Shown):
         if self.unverified:
             raise self.not_verified("the exported model is not verified")
         if not self.ok:
-            others = any(row.inputs == "weights" and not row.ok for row in self.rows)
-            steps = [OTHER_WEIGHTS, advice] if others and advice == LOOK else advice
+            wrong = {row.inputs.rpartition(", ")[2] for row in self.rows if not row.ok}
+            first = [OTHER_WEIGHTS] if "weights" in wrong else [STABLE] if wrong <= _OF_EQUAL else []
+            steps = [*first, advice] if advice == LOOK else advice
             raise VerificationError("E501", what, why=self.describe(), next=steps)
 
     def not_verified(self, what: str) -> VerificationError:

@@ -61,6 +61,9 @@ def _wait_for_others() -> None:
         _LOCK.acquire()
 
 
+_UNSCRIPTED = "pass the module itself: what torch.jit.script was for, such as loops, is exported from Python"
+
+
 def _let_go() -> None:
     while _LOCK._is_owned():
         _LOCK.release()
@@ -112,8 +115,7 @@ def capture(
         has_ended = True
     except UserError as error:
         if isinstance(root, torch.jit.ScriptModule) and error.code == "E104":
-            step = "pass the module itself: what torch.jit.script was for, such as loops, is exported from Python"
-            raise UserError(error.code, "the module is TorchScript", why=error.what, next=step) from error
+            raise UserError(error.code, "the module is TorchScript", why=error.what, next=_UNSCRIPTED) from error
         error.add_next(patches.warnings(), before=road("a failed run").steps_before(root, arguments, error))
         raise
     finally:

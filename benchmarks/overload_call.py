@@ -99,11 +99,15 @@ def run_eager(overload: torch._ops.OpOverload, args: Any, kwargs: Any) -> list[t
     return [leaf.detach().resolve_conj().resolve_neg().clone() for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]  # fmt: skip
 
 
-def drawn_call(overload: torch._ops.OpOverload, seed: int, index: int) -> Call | None:
-    """The first set of arguments that eager PyTorch takes; None where it takes none."""
-    drawn = (found.call() for found in draws(overload, seed, index, TRIES))
-    of_forward = backward_calls(overload, index, lambda of: (found.call() for found in draws(of, seed, index, TRIES)))
-    for args, kwargs in of_forward if is_backward(overload) else drawn:
+def drawn_call(
+    overload: torch._ops.OpOverload, seed: int, index: int, is_offered: Callable[..., bool] = lambda *_: True
+) -> Call | None:
+    """The first set of arguments that eager PyTorch takes; None where it takes none. ``is_offered`` leaves some out, by overload and them."""
+
+    def drawn(of: torch._ops.OpOverload) -> Iterator[tuple[Any, Any]]:
+        return (call for found in draws(of, seed, index, TRIES) if is_offered(of, *(call := found.call())))
+
+    for args, kwargs in backward_calls(overload, index, drawn) if is_backward(overload) else drawn(overload):
         call = _accepted(overload, args, kwargs)
         if call is not None:
             return call

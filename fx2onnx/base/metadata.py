@@ -38,8 +38,9 @@ BAKED = "fx2onnx.baked"
 
 
 def derivation_text(digest: str, rules: Mapping[str, int], steps: Sequence[Sequence[str]]) -> str:
-    """The text of a derivation: the SHA-256 of the file before, the version of each rule, each edit as rule and places, and the
-    SHA-256 of all that.
+    """The text of a derivation: the SHA-256 of the file before, the version of each rule, each edit as rule and values with
+    marks, and the SHA-256 of all that.
     """
     told = {"of": digest, "rules": dict(rules), "steps": [list(step) for step in steps]}
-    return json.dumps({**told, "sha256": hashlib.sha256(json.dumps(told).encode()).hexdigest()})
+    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return json.dumps({**told, "sha256": digest}, separators=(",", ":"))

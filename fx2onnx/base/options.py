@@ -5,7 +5,7 @@ the tables of the documentation are made from it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -64,10 +64,10 @@ def documented(options: type[Options]) -> type[Options]:
     return options
 
 
-def metadata_of(given: Any, word: str) -> tuple[str, dict[str, str] | None]:
+def metadata_of(given: Any, word: str, known: Sequence[str]) -> tuple[str, dict[str, str] | None]:
     """The word for notes on the origin of nodes, and the user's own entries as text, from a word, a mapping, or a list of both.
 
-    Raises: UserError E001 for an entry that a file cannot hold.
+    Raises: UserError E001 for a word that is not ``known``, and for an entry that a file cannot hold.
     """
     entries: dict[str, str] = {}
     for each in given if isinstance(given, list | tuple) else (given,):
@@ -75,6 +75,10 @@ def metadata_of(given: Any, word: str) -> tuple[str, dict[str, str] | None]:
             entries |= {key: _entry(key, value) for key, value in each.items()}
         else:
             word = each
+    if word not in known:
+        own = f"or an entry of your own: --metadata {word}=VALUE, metadata={{{word!r}: ...}}"
+        steps = [f"one of {', '.join(known)}", own]
+        raise UserError("E001", f"metadata={word!r:.40} is not known, and no KEY=VALUE", next=steps)
     return word, entries or None
 
 

@@ -167,7 +167,7 @@ class ExportOptions:
         own = {name: value for name, value in keywords.items() if name in _OWN}
         own["custom_opsets"] = dict(own.get("custom_opsets") or {})
         own["quantize"] = Quantize.of(own.get("quantize"))
-        own["metadata"], own["properties"] = metadata_of(own.get("metadata", "light"), "light")
+        own["metadata"], own["properties"] = metadata_of(own.get("metadata", "light"), "light", METADATA)
         own["ignored"] = tuple(_ignored(keywords))
         return cls(CaptureOptions(strategy=capture, training=_mode(training), **of_capture), **own)
 

@@ -39,14 +39,30 @@ class EditBudget:
 
 
 @dataclass
+class Edit:
+    """One edit by a rewrite or pass."""
+
+    rule: str
+    version: int
+    made: list[str] = field(default_factory=list)
+    """The values that it made anew."""
+    gone: list[str] = field(default_factory=list)
+    """The values that are no more since."""
+
+    def as_list(self) -> list[str]:
+        """The rule, and each value with its mark: ``+`` made anew, ``-`` taken away, ``=`` both: replaced."""
+        marks = [("=" if name in self.gone else "+") + name for name in self.made]
+        return [self.rule, *marks, *(f"-{name}" for name in self.gone if name not in self.made)]
+
+
+@dataclass
 class Outcome:
     """The outcome of the rewrites: edits of each rewrite and pass, and, where asked for, each one's refusals."""
 
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
     """Sentences by rewrite, counted."""
-    applied: list[tuple[str, int, list[str]]] = field(default_factory=list)
-    """Each edit in order: the rewrite or pass, its version, and the values that were made anew."""
+    applied: list[Edit] = field(default_factory=list)
     last: tuple[str, str] | None = None
     """The last edit: the rewrite, and the node it ended at."""
 
@@ -164,6 +180,7 @@ class Driver:
         for domain, version in op.builder.opset_imports.items():
             self.model.graph.opset_imports.setdefault(domain, version)
         made = {value for node in fresh for value in node.outputs}
+        kept = [(new, new.name) for new in news if new not in made]
         if not all(can_replace(old, new) for old, new in zip(olds, news, strict=True) if new not in made):
             return Why("the result is a graph output and its source is none")
         before = match.before or root
@@ -185,7 +202,9 @@ class Driver:
         )
         self._edits += 1
         self.outcome.edits[rewrite.name] += 1
-        self.outcome.applied.append((rewrite.name, rewrite.version, places))
+        gone = [value.name for node in removed for value in node.outputs if value.name]
+        gone += [name for new, name in kept if name and name != new.name]  # an operand that is an output now
+        self.outcome.applied.append(Edit(rewrite.name, rewrite.version, places, gone))
         self.outcome.last = (rewrite.name, root.name or "")
         self.budget.spend()
         if self.check:

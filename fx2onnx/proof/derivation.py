@@ -14,7 +14,7 @@ from fx2onnx.base.errors import VerificationError
 from fx2onnx.base.metadata import DERIVATION, derivation_text
 from fx2onnx.files.digest import sha256_of_file
 from fx2onnx.proof.opened import OpenedFile
-from fx2onnx.proof.replay import versions
+from fx2onnx.proof.replay import Entry, versions
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Derivation:
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
     """The rules that made each value anew, in order."""
-    steps: list[tuple[str, list[str]]] = field(default_factory=list)
-    """Each edit in order: the rule, and the values that it made anew."""
+    steps: list[Entry] = field(default_factory=list)
+    """Each edit in order."""
 
 
 def counts_of(text: str) -> dict[str, int]:
@@ -41,6 +41,14 @@ def again(path: str) -> str:
     return f"optimize the file again: fx2onnx optimize '{path}'; or certify without the list: --no-derivation"
 
 
+def _entry(rule: str, *values: str) -> Entry:
+    """An entry by its rule and its values: ``+`` made anew, ``-`` taken away, ``=`` both. Raises ValueError."""
+    if any(value[:1] not in ("+", "-", "=") for value in values):
+        raise ValueError(f"{rule}: a value without a mark")
+    made, gone = ([value[1:] for value in values if value[0] in marks] for marks in ("+=", "-="))
+    return Entry(rule, made, gone)
+
+
 def derivation_of(before: OpenedFile, after: OpenedFile) -> Derivation:
     """The derivation in ``after``, an empty one where it has none. Raises VerificationError E304."""
     text = next((entry.value for entry in after.proto.metadata_props if entry.key == DERIVATION), "")
@@ -50,8 +58,8 @@ def derivation_of(before: OpenedFile, after: OpenedFile) -> Derivation:
     try:
         told = json.loads(text)
         source, known = str(told["of"]), {str(name): int(version) for name, version in told["rules"].items()}
-        steps = [(str(name), [*map(str, places)]) for name, *places in told["steps"]]
-        is_whole = {name for name, _ in steps} == set(known) and text == derivation_text(source, known, told["steps"])
+        steps = [_entry(*map(str, each)) for each in told["steps"]]
+        is_whole = {each.rule for each in steps} == set(known) and text == derivation_text(source, known, told["steps"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         is_whole = False
     if not is_whole:
@@ -69,8 +77,8 @@ def derivation_of(before: OpenedFile, after: OpenedFile) -> Derivation:
         what = f"the derivation in '{after.path}' has rules that this version does not know: {', '.join(unknown)}"
         raise VerificationError("E304", what, why=why, next=again(before.path))
     found.steps = steps
-    for name, places in steps:
-        found.counts[name] += 1
-        for place in places:
-            found.places.setdefault(place, []).append(name)
+    for each in steps:
+        found.counts[each.rule] += 1
+        for place in each.made:
+            found.places.setdefault(place, []).append(each.rule)
     return found

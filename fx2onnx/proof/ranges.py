@@ -137,10 +137,10 @@ def value_ranges(
         if not np.isfinite([low, high]).all():
             raise UserError("E001", f"ranges: {name}={low}:{high} has no end", next="give two finite numbers")
     with np.errstate(all="ignore"):
-        return _Walk(file, ranges, sizes or {}).run()
+        return Walk(file, ranges, sizes or {}).run()
 
 
-class _Walk:
+class Walk:
     """One pass over a file, from inputs to outputs."""
 
     def __init__(self, file: OpenedFile, ranges: Mapping[str, tuple[float, float]], sizes: Mapping[str, int]) -> None:
@@ -207,7 +207,7 @@ class _Walk:
         for name in self.file.outputs:
             span = self.spans.get(name)
             if span is not None and span.low.size:
-                measured = self._measured(name)
+                measured = self.measured(name)
                 self.found.outputs[name] = OutputBound(
                     float(span.low.min()), float(span.high.max()), float(span.error.max()), measured
                 )
@@ -347,7 +347,8 @@ class _Walk:
                 ):
                     known[name] = _widened(array)
 
-    def _measured(self, name: str) -> float:
+    def measured(self, name: str) -> float:
+        """The largest rounding of a value on the sampled inputs, in the runner against float64."""
         worst = 0.0
         for sample, wide in zip(self.samples[1:], self.wide, strict=True):
             if name in wide and isinstance(sample[name], np.ndarray) and unit_of(sample[name].dtype):

@@ -1,16 +1,18 @@
 """Replay of a derivation: each rule is a statement of its own here, matched at its place in the file before, one after the other.
 
 At the end the file after has to be what the entries leave: each operator at a place is one that its last rule makes, each other node is
-as it was, and what reads another value than before does so by an entry. Nothing comes from the optimizer.
+as it was, what reads another value than before does so by an entry, and each value that is gone was taken away by one entry alone.
+Nothing comes from the optimizer.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from typing import NamedTuple
 
 import onnx
 
@@ -27,7 +29,7 @@ _NOOP = f"Cast CastLike {_VIEWS} Expand Slice Identity Dropout Transpose Concat 
 _REDUCED = "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd"
 _NORM = "Add Sub Mul Div Pow Sqrt Reciprocal ReduceMean Cast"
 _GELU = "Add Mul Div Pow Erf Tanh Sqrt Cast"
-_SIZES = f"Concat Gather Shape Slice Cast Equal Where ConstantOfShape Mul {_VIEWS}"
+_SIZES = f"Concat Gather Shape Slice Cast Equal Where ConstantOfShape Mul ReduceProd {_VIEWS}"
 _STATEMENTS = f"""
 ArrangeWeights      | {_VIEWS} Concat Gather     |                             | # | *
 CancelInvolution    | Neg Not BitwiseNot         | Neg Not BitwiseNot          | =
@@ -59,7 +61,7 @@ FuseTransposeGemm   | Gemm MatMul                | Transpose                   |
 GridGather          | GatherND                   |                             | Reshape | *
 MergeConcats        | Concat                     | Concat                      | Concat
 MergeMatMuls        | MatMul Add                 |                             | Split | MatMul Transpose
-MergeReshapes       | {_VIEWS}                   | {_VIEWS}                    | Reshape Unsqueeze =
+MergeReshapes       | {_VIEWS}                   | {_VIEWS}                    | Reshape Unsqueeze = | {_VIEWS} {_SIZES}
 MergeSlices         | Slice                      | Slice                       | Slice
 MergeTransposes     | Transpose                  | Transpose                   | Transpose =
 MoveReshapeUp       | {_VIEWS}                   | Transpose                   | Transpose | Transpose {_VIEWS}
@@ -129,8 +131,16 @@ def _makers(proto: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
     return found
 
 
+class Entry(NamedTuple):
+    """One edit in a list: the rule, the values that it made anew, and those that it took away."""
+
+    rule: str
+    made: Sequence[str]
+    gone: Sequence[str] = ()
+
+
 class Replay:
-    """One replay. ``steps``: each rule with its places.
+    """One replay. ``steps``: the entries in order.
 
     terms: exact terms of the values of the file before and of the file after, by which values that an entry merges are equal.
     """
@@ -139,7 +149,7 @@ class Replay:
         self,
         before: onnx.ModelProto,
         after: onnx.ModelProto,
-        steps: Sequence[tuple[str, Sequence[str]]],
+        steps: Sequence[Entry],
         terms: tuple[Mapping[str, int], Mapping[str, int]],
         constants: Collection[int],
     ) -> None:
@@ -147,12 +157,16 @@ class Replay:
         self.terms, self.constants = terms, constants
         self.now: dict[str, frozenset[str]] = {}
         """The operators that a changed value may have by the entries so far."""
-        self.names = {name for name, _ in steps}
-        self.kept = set(self.after) | {
-            value.name for graph in graphs_within(after.graph) for value in graph.initializer
-        }
-        nodes = [(value, node) for value, node in self.before.items() if value in terms[0]]
-        self.twins = Counter(key for value, node in nodes for key in self._twin_keys(value, node))
+        self.taken: dict[str, int] = {}
+        """The number of the entry that took each value away."""
+        self.names = {each.rule for each in steps}
+        self.outputs = {value.name for graph in graphs_within(before.graph) for value in graph.output}
+        self.equal = Counter(terms[0][value] for value in self.before if value in terms[0])
+        """The number of values of each term in the file before."""
+        self.readers = defaultdict[str, list[onnx.NodeProto]](list)
+        for node in {id(each): each for each in self.before.values()}.values():
+            for name in (*node.input, *reads_of(node)):
+                self.readers[name].append(node)
 
     def fault(self) -> str:
         """A sentence about the first entry or node that does not fit; empty where there is none."""
@@ -162,24 +176,26 @@ class Replay:
     def _entries(self) -> Iterator[str]:
         is_converted = "convert_opset" in self.names
         made = frozenset[str]()
-        for number, (name, places) in enumerate(self.steps, 1):
+        for number, entry in enumerate(self.steps, 1):
+            name, places, _ = entry
             statement = statements().get(name)
-            if statement is None:
-                continue
-            for place in places:
-                if place not in self.before and place not in self.now:
-                    if not (made & (statement.ends | {"*"}) or is_converted):
-                        yield f"entry {number}, {name}: there is no value '{place}'"
-                        return
-                elif not is_converted:
-                    wrong = self._misfit(statement, place)
+            if statement is not None:
+                for place in places:
+                    if place in self.before or place in self.now:
+                        wrong = "" if is_converted else self._misfit(statement, place)
+                    else:
+                        is_known = is_converted or made & (statement.ends | {"*"})
+                        wrong = "" if is_known else "there is no such value"
                     if wrong:
                         yield f"entry {number}, {name} at '{place}': {wrong}"
-                        return
-            for place in places:
-                self.now[place] = self._result(statement, place)
-            if not statement.makes <= {"=", "#"}:  # new values, of which later entries may be
-                made |= statement.makes | statement.needs | statement.drops
+            wrong = self._taken_wrongly(number, entry, statement)
+            if wrong and not is_converted:
+                yield f"entry {number}, {name}: {wrong}"
+            if statement is not None:
+                for place in places:
+                    self.now[place] = self._result(statement, place)
+                if not statement.makes <= {"=", "#"}:  # new values, of which later entries may be
+                    made |= statement.makes | statement.needs | statement.drops
 
     def _ops(self, name: str) -> frozenset[str]:
         known = self.now.get(name)
@@ -239,83 +255,52 @@ class Replay:
 
     def _is_free(self, value: str) -> bool:
         """Return whether all entries at a value take it away, so that a later one may give its name to another value."""
-        rules = [statements()[name] for name, places in self.steps if value in places and name in statements()]
+        rules = [statements()[name] for name, places, _ in self.steps if value in places and name in statements()]
         return all(each.makes & {"=", "#"} for each in rules)
 
     def _gone(self) -> Iterator[str]:
-        """The values of the file before that are in it no more, and that no entry at a place behind them drops."""
-        readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in {id(each): each for each in self.before.values()}.values():
-            for name in (*node.input, *reads_of(node)):
-                readers.setdefault(name, []).append(node)
-        rules: dict[str, list[Statement]] = {}
-        for name, places in self.steps:
-            for place in places if name in statements() else ():
-                rules.setdefault(place, []).append(statements()[name])
-        self.dropped: dict[str, list[Statement] | None] = {}
-        for value, node in reversed(self.before.items()):
-            if value in self.now or value in self.kept or self._is_merged(value, node):
-                continue
-            found: list[Statement] = []
-            is_free = not readers.get(value)
-            for reader in readers.get(value, ()):
-                mine = self._drops(reader, node.op_type, rules, readers)
-                if mine == []:
-                    yield f"no entry explains that '{value}' of {node.op_type} is gone"
-                    return
-                is_free, found = is_free or mine is None, found + (mine or [])
-            self.dropped[value] = None if is_free else found
+        """The values that are no more and that no entry took away, and those that one took away and that are as they were."""
+        for value in dict.fromkeys((*self.before, *self.now)):
+            is_stored = value in self.before and self.before[value].op_type == "Constant"  # as a weight
+            if value not in self.taken and value not in self.after and not is_stored:
+                yield f"no entry takes '{value}' away, and it is gone"
+            was, now = self.before.get(value), self.after.get(value)
+            if value in self.taken and was is not None and now is not None and not self._otherwise(was, now):
+                yield f"entry {self.taken[value]} takes '{value}' away, and it is there"
 
-    def _drops(
-        self,
-        reader: onnx.NodeProto,
-        op: str,
-        rules: Mapping[str, list[Statement]],
-        readers: Mapping[str, list[onnx.NodeProto]],
-    ) -> list[Statement] | None:
-        """The rules by which a reader does without an operand of an operator; None where it is gone for other reasons."""
-        found: list[Statement] = []
-        for value in filter(None, reader.output):
-            if value in self.now:
-                found += rules[value] if any(each.drops & {op, "*"} for each in rules[value]) else []
-                if any("=" in each.makes for each in rules[value]):  # its readers have the operand, or it has its name
-                    if value in self.after and self.after[value].op_type == op:
-                        return None
-                    for each in readers.get(value, ()):
-                        more = self._drops(each, op, rules, readers)
-                        if more is None:
-                            return None
-                        found += more
-            elif value in self.dropped:
-                known = self.dropped[value]
-                if known is None or any("=" in each.makes for each in known):
-                    return None
-                found += known if any(each.drops & {op, "*"} for each in known) else []
-            elif value not in self.after:
-                return None
-        return found
+    def _taken_wrongly(self, number: int, entry: Entry, statement: Statement | None) -> str:
+        """Note the values that an entry takes away; the reason why its rule does not take one, else nothing."""
+        for value in entry.made:
+            self.taken.pop(value, None)
+        for value in entry.gone:
+            if value in self.taken:
+                return f"entry {self.taken[value]} has taken '{value}' away already"
+            self.taken[value] = number
+        for value in entry.gone:
+            ops = self._ops(value)
+            if statement is None:
+                is_right = self._is_merged(entry.rule, value)
+            elif value in entry.made or ("=" in statement.makes and self.outputs & {*entry.made}):
+                is_right = bool(statement.makes & {"=", "#", "*"})  # an operand that is an output has its name
+            else:
+                its = statement.ends | statement.needs | statement.drops
+                is_right = bool(ops & its or "*" in its | ops) or self.terms[0].get(value) in self.constants
+            if ops and not is_right:
+                return f"it does not take '{value}' of {' or '.join(sorted(ops))} away"
+        for value in entry.made if statement is not None and statement.makes <= {"=", "#"} else ():
+            is_alone = value in self.before and len(self.before[value].output) == 1
+            if is_alone and value not in entry.gone and value not in self.outputs:
+                return f"it leaves no node at '{value}', and does not take it away"
+        return ""
 
-    def _is_merged(self, value: str, node: onnx.NodeProto) -> bool:
-        """Return whether a pass that is listed takes a value away: as a constant, as equal to another value, or with a branch."""
+    def _is_merged(self, name: str, value: str) -> bool:
+        """Return whether a pass takes a value away: as a constant, as equal to another value, or with what read it."""
         term = self.terms[0].get(value)
-        if term is None or self.names & {"fold_branches", *RESIZED}:
-            return bool(self.names & {*PASSES})
-        if term in self.constants and (
-            node.op_type == "Constant" or (node.op_type != "Transpose" and "fold_constants" in self.names)
-        ):
+        if term is None or term in self.constants or name == "fold_branches" or self.names & {*RESIZED}:
             return True
-        if "merge_equal_nodes" not in self.names:
-            return False
-        if term in [
-            self.terms[0].get(name) for name in node.input
-        ]:  # it is equal to its operand, which does not merge them
-            return any(self._is_merged(name, self.before[name]) for name in node.input if name in self.before) or (
-                self.twins[self._twin_keys(value, node)[1]] > 1
-            )
-        return self.twins[self._twin_keys(value, node)[0]] > 1
-
-    def _twin_keys(self, value: str, node: onnx.NodeProto) -> tuple[tuple[object, ...], tuple[object, ...]]:
-        return (node.op_type, self.terms[0][value]), (node.op_type, *node.input, [*node.output].index(value))
+        if name == "merge_equal_nodes" and self.equal[term] > 1:
+            return True
+        return all(any(each in self.taken or each in self.now for each in node.output) for node in self.readers[value])
 
     def _fresh(self) -> set[str]:
         """The new values that lead to a place of an entry, or stand beside one."""

@@ -114,11 +114,11 @@ def optimize_model(
     chosen = chosen_engines(engines) if verify else []
     opened = open_model(model)
     wanted = parse_sizes(fix, "fix") if isinstance(fix, str) else dict(fix or {})
-    few_bits, (word, own) = Quantize.of(quantize), metadata_of(metadata, "keep")
+    few_bits, (word, own) = Quantize.of(quantize), metadata_of(metadata, "keep", ("keep", "none"))
     version = opset_for(opened, opset, runtime, few_bits)
     plan = Plan(
         level, version, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime,
-        few_bits, Precision.of(dtype, io), keeps_metadata=stages.keeps_origins(word), properties=own,
+        few_bits, Precision.of(dtype, io), keeps_metadata=word == "keep", properties=own,
     )  # fmt: skip
     stages.stages_of(level)
     job = _Job(opened, plan)

@@ -14,6 +14,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import OF_EXPORTERS
 from fx2onnx.irx.edit import drop_initializer, graphs_of, is_read
 from fx2onnx.irx.inference import STANDARD, infer_types
+from fx2onnx.optimize.driver import Edit
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_branches, fold_constants
 from fx2onnx.optimize.pipelines import (
     CLEAN,
@@ -85,7 +86,7 @@ class Trace:
     steps: list[tuple[str, int]] = field(default_factory=list)
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
-    applied: list[tuple[str, int, list[str]]] = field(default_factory=list)
+    applied: list[Edit] = field(default_factory=list)
     last: tuple[str, str] = ("", "")
     """The last edit: the rewrite or pass, and the node that it ended at."""
 
@@ -128,7 +129,11 @@ def rewrite(
         if limit is not None and index >= limit.steps and not (index == limit.steps and limit.edits):
             break
         stop = limit.edits if limit is not None and index == limit.steps else None
+        before = _computed(model) if isinstance(stage, Pass) else []
         outcome = run(model, [stage], stop_after=stop, check=check, explain=explain)
+        if before and outcome.applied:
+            after = {*_computed(model)}
+            outcome.applied[-1].gone = [name for name in before if name not in after]
         trace.steps.append((stage.name, outcome.total))
         trace.edits += outcome.edits
         trace.applied += outcome.applied
@@ -136,6 +141,11 @@ def rewrite(
         for name, refused in outcome.refusals.items():
             trace.refusals[name] = refused  # of the last round: what still stands
     return trace
+
+
+def _computed(model: ir.Model) -> list[str]:
+    """The names of the values that nodes make."""
+    return [value.name for graph in graphs_of(model) for node in graph for value in node.outputs if value.name]
 
 
 def _endless(model: ir.Model, stages: Collection[Stage], trace: Trace) -> Iterator[Stage]:
@@ -255,16 +265,6 @@ def store_inside(model: ir.Model) -> None:
 def _is_small(value: ir.Value) -> bool:
     tensor = value.const_value
     return tensor is not None and not value.is_graph_input() and tensor.nbytes <= MOST_BYTES
-
-
-KINDS = ("keep", "none")
-
-
-def keeps_origins(metadata: str) -> bool:
-    """Return whether they stay. Raises UserError E001 for a word that is not known."""
-    if metadata not in KINDS:
-        raise UserError("E001", f"metadata={metadata!r:.40} is not known", next=f"one of {', '.join(KINDS)}")
-    return metadata == "keep"
 
 
 def leave_out_origins(model: ir.Model) -> int:

@@ -310,6 +310,16 @@ class TestOwnMetadata:
             fx2onnx.export(nn.Linear(2, 2), (torch.randn(3, 2),), metadata=metadata)
         assert raised.value.code == "E001"
 
+    @pytest.mark.parametrize("command", ["export zoo:mnist_cnn -o {}", "optimize {} {}.out"])
+    def test_an_entry_without_a_value(self, tmp_path: Path, command: str) -> None:
+        path = tmp_path / "m.onnx"
+        if command.startswith("optimize"):
+            fx2onnx.export(nn.Linear(2, 2), (torch.randn(3, 2),), path)
+        done = invoke(*command.format(path, path).split(), "--metadata", "author")
+        assert done.exit_code == 2
+        assert "no KEY=VALUE" in done.output
+        assert "--metadata author=VALUE" in done.output
+
     def test_a_key_given_twice(self, tmp_path: Path) -> None:
         done = invoke("export", "zoo:mnist_cnn", "-o", tmp_path / "m.onnx", "--metadata", "a=1", "--metadata", "a=2")
         assert done.exit_code == 2

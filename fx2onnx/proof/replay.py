@@ -245,7 +245,7 @@ class Replay:
                 if not (self.now[value] & {node.op_type, "*"} or self._is_free(value)):
                     made = " or ".join(sorted(self.now[value] - {"#"})) or "a constant"
                     yield f"'{value}' is made by {node.op_type}, and the entries leave {made}"
-            elif value in self.before:
+            elif value in self.before and value not in self.taken:  # else its name is that of a new value
                 wrong = self._otherwise(self.before[value], node)
                 if wrong and not any(name in self.now for name in node.output):
                     yield f"no entry explains '{value}': {wrong}"

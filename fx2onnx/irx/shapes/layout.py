@@ -111,8 +111,8 @@ def _split(call: Call) -> list[Typed]:
     axis = call.attrs.get("axis", 0) % len(dims)
     sizes: Sequence[DimLike] | None = call.attrs.get("split") or known_sizes(call.optional("split"))
     if sizes is None:
-        if not isinstance(dims[axis], int):
-            raise UnknownShape("Split of a symbolic size")
+        if not isinstance(dims[axis], int) or call.optional("split") is not None:
+            raise UnknownShape("Split of a symbolic size, or into computed ones")
         chunk = -(-dims[axis] // call.num_outputs)
         sizes = [min(chunk, dims[axis] - chunk * index) for index in range(call.num_outputs)]
     check_equal(call, (as_dim(sum(sizes)),), (dims[axis],), "the parts together, and the whole")

@@ -51,10 +51,16 @@ class Call:
         return self.inputs[index] if 0 <= index < len(self.inputs) else None
 
     def ints(self, name: str) -> list[int] | None:
-        """An integer list that is an attribute in some opsets and an input in others."""
+        """An integer list that is an attribute in some opsets and an input in others; None where it is left out.
+
+        Raises UnknownShape where it is computed.
+        """
         if name in self.attrs:
             return list(self.attrs[name])
-        return known_ints(self.optional(name))
+        found = known_ints(self.optional(name))
+        if found is None and self.optional(name) is not None:
+            raise UnknownShape(f"{self.op_type} by computed {name}")
+        return found
 
 
 Rule: TypeAlias = Callable[[Call], list[Typed]]

@@ -71,8 +71,8 @@ class Interval:
         low, high, error = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (low, high, error)))
         lost = np.isnan(low) | np.isnan(high) | np.isnan(error)
         return cls(
-            np.where(lost, -np.inf, low - _OUTWARD * np.abs(low)),
-            np.where(lost, np.inf, high + _OUTWARD * np.abs(high)),
+            np.where(lost, -np.inf, np.where(np.isinf(low), low, low - _OUTWARD * np.abs(low))),
+            np.where(lost, np.inf, np.where(np.isinf(high), high, high + _OUTWARD * np.abs(high))),
             np.where(lost, np.inf, error),
         )
 
@@ -258,7 +258,8 @@ def _add(call: Call) -> Interval:
         low, high = (-other.high, -other.low) if call.op_type == "Sub" else (other.low, other.high)
         error = found.error + other.error
         made = Interval.between(found.low + low, found.high + high, error)
-        made = Interval(made.low, made.high, error + call.rounded(made.size + error))
+        is_exact = np.isinf(made.low) & (made.low == made.high)  # a mask of minus infinity
+        made = Interval(made.low, made.high, np.where(is_exact, 0.0, error + call.rounded(made.size + error)))
         lows = (found.lowest, other.lowest)
         found = made if call.op_type == "Sub" else made.above(lows[0] + lows[1], *lows, share=2 * call.unit)
     return found

@@ -134,6 +134,14 @@ def test_each_rule_bounds_its_operator(tmp_path: Path, made: onnx.NodeProto, dty
         assert bound.low <= want.min() <= want.max() <= bound.high
 
 
+def test_a_mask_of_minus_infinity_is_exact(tmp_path: Path) -> None:
+    made = graph_of([node("Add", "x", "m", "a"), node("Softmax", "a", "y")], [2, 3], m=np.float32([0, -np.inf, 0]))
+    onnx.save(made, tmp_path / "m.onnx")
+    (bound,) = fx2onnx.value_ranges(tmp_path / "m.onnx", {"x": (-1, 1)}).outputs.values()
+    assert bound.measured <= bound.rounding < 1e-5
+    assert 0 <= bound.low <= bound.high < 0.9
+
+
 @pytest.mark.parametrize(
     ("nodes", "low", "high", "kinds"),
     [

@@ -305,6 +305,9 @@ class Replay:
     def _fresh(self) -> set[str]:
         """The new values that lead to a place of an entry, or stand beside one."""
         found = {name for name in self.after if name in self.now}
+        for value, node in self.after.items():  # what stands where an entry put an operand in the place of a value
+            was = self.before[value].input if value in self.before else ()
+            found.update(other for one, other in zip(was, node.input, strict=False) if one != other and one in self.now)
         for value, node in reversed(self.after.items()):
             if value in found or any(name in found for name in node.output):
                 found.update(node.output)

@@ -39,7 +39,7 @@ class EditBudget:
 
 
 @dataclass
-class Edit:
+class AppliedEdit:
     """One edit by a rewrite or pass."""
 
     rule: str
@@ -62,7 +62,7 @@ class Outcome:
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
     """Sentences by rewrite, counted."""
-    applied: list[Edit] = field(default_factory=list)
+    applied: list[AppliedEdit] = field(default_factory=list)
     last: tuple[str, str] | None = None
     """The last edit: the rewrite, and the node it ended at."""
 
@@ -204,7 +204,7 @@ class Driver:
         self.outcome.edits[rewrite.name] += 1
         gone = [value.name for node in removed for value in node.outputs if value.name]
         gone += [name for new, name in kept if name and name != new.name]  # an operand that is an output now
-        self.outcome.applied.append(Edit(rewrite.name, rewrite.version, places, gone))
+        self.outcome.applied.append(AppliedEdit(rewrite.name, rewrite.version, places, gone))
         self.outcome.last = (rewrite.name, root.name or "")
         self.budget.spend()
         if self.check:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import FAULTS, RewriteFailed, UserError
 from fx2onnx.base.events import record
 from fx2onnx.optimize.check import check_model
-from fx2onnx.optimize.driver import Driver, Edit, EditBudget, Outcome
+from fx2onnx.optimize.driver import AppliedEdit, Driver, EditBudget, Outcome
 from fx2onnx.optimize.fold_constants import fold_constants
 from fx2onnx.optimize.fold_weights import fold_weight_formulas
 from fx2onnx.optimize.redundant_nodes import merge_equal_nodes, remove_dead_nodes
@@ -141,7 +141,7 @@ def run(
                 except FAULTS as error:
                     raise RewriteFailed(stage.name, "", error) from error
                 outcome.edits[stage.name] += count
-                outcome.applied += [Edit(stage.name, stage.version)] if count else []
+                outcome.applied += [AppliedEdit(stage.name, stage.version)] if count else []
             else:
                 chosen = [item for item in stage.rewrites if not (keep_weights and item.changes_weights)]
                 Driver(model, chosen, outcome, check=check, explain=explain, budget=budget).run()

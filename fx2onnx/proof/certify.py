@@ -25,7 +25,7 @@ from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
 from fx2onnx.proof.derivation import Derivation, again, derivation_of
 from fx2onnx.proof.nodes import Array, reads_of
 from fx2onnx.proof.opened import OpenedFile
-from fx2onnx.proof.replay import Entry, Replay
+from fx2onnx.proof.replay import ListedEdit, Replay
 from fx2onnx.proof.rules import Reader
 from fx2onnx.proof.terms import Terms
 
@@ -155,7 +155,7 @@ class Certifying:
         self.values, self.reals = values, reals
         return kinds, roundings, missing
 
-    def fault(self, steps: Sequence[Entry]) -> str:
+    def fault(self, steps: Sequence[ListedEdit]) -> str:
         """Say why a derivation is not of these files; empty where it leads from the one before to the one after."""
         terms = self.values_before, self.values
         return Replay(self.before.proto, self.after.proto, steps, terms, self.exact.constants.keys()).fault()

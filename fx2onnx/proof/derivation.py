@@ -14,7 +14,7 @@ from fx2onnx.base.errors import VerificationError
 from fx2onnx.base.metadata import DERIVATION, derivation_text
 from fx2onnx.files.digest import sha256_of_file
 from fx2onnx.proof.opened import OpenedFile
-from fx2onnx.proof.replay import Entry, versions
+from fx2onnx.proof.replay import ListedEdit, versions
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Derivation:
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
     """The rules that made each value anew, in order."""
-    steps: list[Entry] = field(default_factory=list)
+    steps: list[ListedEdit] = field(default_factory=list)
     """Each edit in order."""
 
 
@@ -41,12 +41,12 @@ def again(path: str) -> str:
     return f"optimize the file again: fx2onnx optimize '{path}'; or certify without the list: --no-derivation"
 
 
-def _entry(rule: str, *values: str) -> Entry:
+def _entry(rule: str, *values: str) -> ListedEdit:
     """An entry by its rule and its values: ``+`` made anew, ``-`` taken away, ``=`` both. Raises ValueError."""
     if any(value[:1] not in ("+", "-", "=") for value in values):
         raise ValueError(f"{rule}: a value without a mark")
     made, gone = ([value[1:] for value in values if value[0] in marks] for marks in ("+=", "-="))
-    return Entry(rule, made, gone)
+    return ListedEdit(rule, made, gone)
 
 
 def derivation_of(before: OpenedFile, after: OpenedFile) -> Derivation:

@@ -131,7 +131,7 @@ def _makers(proto: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
     return found
 
 
-class Entry(NamedTuple):
+class ListedEdit(NamedTuple):
     """One edit in a list: the rule, the values that it made anew, and those that it took away."""
 
     rule: str
@@ -149,7 +149,7 @@ class Replay:
         self,
         before: onnx.ModelProto,
         after: onnx.ModelProto,
-        steps: Sequence[Entry],
+        steps: Sequence[ListedEdit],
         terms: tuple[Mapping[str, int], Mapping[str, int]],
         constants: Collection[int],
     ) -> None:
@@ -268,7 +268,7 @@ class Replay:
             if value in self.taken and was is not None and now is not None and not self._otherwise(was, now):
                 yield f"entry {self.taken[value]} takes '{value}' away, and it is there"
 
-    def _taken_wrongly(self, number: int, entry: Entry, statement: Statement | None) -> str:
+    def _taken_wrongly(self, number: int, entry: ListedEdit, statement: Statement | None) -> str:
         """Note the values that an entry takes away; the reason why its rule does not take one, else nothing."""
         for value in entry.made:
             self.taken.pop(value, None)

@@ -17,7 +17,7 @@ from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.files.digest import sha256_of_file
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.judge.verdict import Verdict
-from fx2onnx.optimize.driver import Edit
+from fx2onnx.optimize.driver import AppliedEdit
 from fx2onnx.precision.model import Lowered
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.model import Quantized
@@ -162,15 +162,15 @@ class Plan:
         fitted_to = usual if is_asked or self.precision is not None else None
         return Wanted(drawn, usual, fitted_to, is_asked, is_asked, self.quantize, self.precision)
 
-    def derivation(self, opened: Opened, applied: Sequence[Edit]) -> dict[str, str]:
+    def derivation(self, opened: Opened, applied: Sequence[AppliedEdit]) -> dict[str, str]:
         """The entry of the metadata that lists the edits, for ``certify``; empty where there are none, or no notes are wanted."""
-        steps = [Edit("fix_sizes", 1, [f"{name}={size}"]) for name, size in self.fix.items()]
-        steps += [Edit("make_dynamic", 1, [f"{place}={name}"]) for place, name in self.dynamic.items()]
-        steps += [Edit("convert_opset", 1, [str(self.opset)])] if self.opset else []
+        steps = [AppliedEdit("fix_sizes", 1, [f"{name}={size}"]) for name, size in self.fix.items()]
+        steps += [AppliedEdit("make_dynamic", 1, [f"{place}={name}"]) for place, name in self.dynamic.items()]
+        steps += [AppliedEdit("convert_opset", 1, [str(self.opset)])] if self.opset else []
         steps += applied
-        steps += [Edit("quantize", 1, [self.quantize.kind])] if self.quantize is not None else []
-        steps += [Edit("lower_precision", 1, [self.precision.dtype])] if self.precision is not None else []
-        steps += [Edit("fit_to_target", 1, [self.target.name])] if self.target is not None else []
+        steps += [AppliedEdit("quantize", 1, [self.quantize.kind])] if self.quantize is not None else []
+        steps += [AppliedEdit("lower_precision", 1, [self.precision.dtype])] if self.precision is not None else []
+        steps += [AppliedEdit("fit_to_target", 1, [self.target.name])] if self.target is not None else []
         if not steps or not self.keeps_metadata:
             return {}
         rules = {each.rule: each.version for each in steps}

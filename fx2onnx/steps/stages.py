@@ -14,7 +14,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import OF_EXPORTERS
 from fx2onnx.irx.edit import drop_initializer, graphs_of, is_read
 from fx2onnx.irx.inference import STANDARD, infer_types
-from fx2onnx.optimize.driver import Edit
+from fx2onnx.optimize.driver import AppliedEdit
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_branches, fold_constants
 from fx2onnx.optimize.pipelines import (
     CLEAN,
@@ -86,7 +86,7 @@ class Trace:
     steps: list[tuple[str, int]] = field(default_factory=list)
     edits: Counter[str] = field(default_factory=Counter)
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
-    applied: list[Edit] = field(default_factory=list)
+    applied: list[AppliedEdit] = field(default_factory=list)
     last: tuple[str, str] = ("", "")
     """The last edit: the rewrite or pass, and the node that it ended at."""
 

@@ -22,7 +22,7 @@ from fx2onnx.optimize.pipelines import LEVELS as EXPORTS
 from fx2onnx.proof.certify import Certifying
 from fx2onnx.proof.derivation import derivation_of
 from fx2onnx.proof.opened import OpenedFile
-from fx2onnx.proof.replay import CONVERSIONS, RESIZED, Entry, statements, versions
+from fx2onnx.proof.replay import CONVERSIONS, RESIZED, ListedEdit, statements, versions
 from fx2onnx.steps.opset import CHANGES
 from fx2onnx.steps.stages import LEVELS as FILES
 
@@ -153,7 +153,7 @@ def test_a_derivation_is_replayed_from_the_file_before(tmp_path: Path) -> None:
             if entry.rule not in statements():
                 continue
             moved = entry._replace(made=[generator.choice(values) for _ in entry.made])
-            made_up = Entry(generator.choice(sorted(statements())), [generator.choice(values)])
+            made_up = ListedEdit(generator.choice(sorted(statements())), [generator.choice(values)])
             found["moved"] += bool(job.fault([*steps[:place], moved, *steps[place + 1 :]]))
             found["made up"] += bool(job.fault([*steps[:place], made_up, *steps[place:]]))
             found["all"] += 1

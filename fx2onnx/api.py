@@ -225,6 +225,7 @@ def export_folder(
     functions: bool | Sequence[type | str] = False,
     adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     package: bool = False,
+    layout: str = "plain",
     **options: Any,
 ) -> ExportedFolder:
     """Export ``spec`` (``hf:FOLDER`` or ``hf:MODEL_TYPE``) into the folder ``output``.
@@ -244,6 +245,7 @@ def export_folder(
     functions: modules that become ONNX functions: True, or a list of classes or their names (docs/functions.md).
     adapters: folders of LoRA adapters of PEFT by name, which ``generate(adapter=NAME)`` switches to (docs/generation.md).
     package: write ``manifest.json``, with which onnxruntime 1.32 opens the folder as a model package (docs/targets.md).
+    layout: ``plain``, or ``transformers.js``: one graph under its name there, such as ``onnx/model_q4.onnx`` (docs/targets.md).
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
@@ -262,6 +264,6 @@ def export_folder(
         functions=functions,
     )
     asked = FolderOptions(
-        task, cache, kv, logits, adapters or {}, package, exported, engines, {**options, "dtype": of_source}
+        task, cache, kv, logits, adapters or {}, package, layout, exported, engines, {**options, "dtype": of_source}
     )
     return write_folder(spec, output, asked)

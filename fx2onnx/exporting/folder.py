@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.targets import path_text
-from fx2onnx.exporting import genai, pipeline
+from fx2onnx.exporting import genai, pipeline, transformers_js
 from fx2onnx.exporting.adapters import make_optional, write_adapters
 from fx2onnx.exporting.components import PipelineAssembly, of_component
 from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.model_package import write_package
-from fx2onnx.exporting.options import ExportOptions, FolderOptions
+from fx2onnx.exporting.options import LAYOUTS, ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.files.folder_files import inside
@@ -72,7 +72,8 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, options.task, cache=cache, in_place=in_place, logits=options.logits, **more)
     assembly = with_adapters(assembly, options.adapter_folders)
-    return export_assembly(assembly, target, asked, engines=options.engines, origin=origin, packages=options.package)
+    more = {"packages": options.package, "layout": options.layout}
+    return export_assembly(assembly, target, asked, engines=options.engines, origin=origin, **more)
 
 
 def export_assembly(
@@ -83,9 +84,10 @@ def export_assembly(
     engines: Sequence[str] | None = None,
     origin: Mapping[str, Any] | None = None,
     packages: bool = False,
+    layout: str = LAYOUTS[0],
 ) -> ExportedFolder:
     """Export the parts of ``assembly`` into ``target``; ``origin`` is what was asked for, which the folder keeps, and with
-    ``packages`` it is a model package, too.
+    ``packages`` it is a model package, too. layout: one of ``LAYOUTS``.
     """
     from fx2onnx.exporting.functions import require_modules
 
@@ -104,9 +106,11 @@ def export_assembly(
                 results[file], done.sources[file] = result, source
     warn(text for result in results.values() for text in result.report.warnings)
     check = functools.partial(_verify, done, engines=engines, effort=options.effort) if options.verify else None
-    _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai, packages=packages)
+    js = transformers_js.checked(layout, results, options)
+    _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai, packages=packages, js=js)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
-    done.reports = {name: result.report for name, result in results.items()}
+    done.reports = {transformers_js.file_of(js) if js else name: result.report for name, result in results.items()}
+    done.files += [transformers_js.file_of(js)] if js else []
     return done
 
 
@@ -119,8 +123,9 @@ def _write_parts(
     *,
     for_genai: bool = False,
     packages: bool = False,
+    js: str | None = None,
 ) -> None:
-    """Write everything, or nothing. ``check`` looks at a folder of files: before the commit, where they can be read there."""
+    """Write everything, or nothing. js: the dtype in the layout of transformers.js. ``check`` looks at a folder of files: before the commit, where they can be read there."""
     target = done.path
     needs_weights_beside_it = _refers(results)
     if isinstance(assembly, PipelineAssembly):
@@ -129,7 +134,7 @@ def _write_parts(
         make_optional(assembly.adapters, results)
         manifest = manifest_of(assembly, results, done.sources, origin, target)
     with staging(target) as stage:
-        _write(results, stage, target)
+        _write(results, stage, target, is_whole=js is not None)
         if isinstance(assembly, PipelineAssembly):
             assembly.write_configs(stage, target)
         else:
@@ -141,6 +146,8 @@ def _write_parts(
             write_package(results, target.name, stage)
         if check is not None and not needs_weights_beside_it:
             check(stage)
+        if js is not None:
+            manifest = transformers_js.laid_out(stage, js, manifest)
         commit_folder(stage, target, manifest.facts(), keep=_own_files(assembly, target))
     if check is not None and needs_weights_beside_it:
         check(target)
@@ -319,13 +326,13 @@ def _refers(results: dict[str, ExportResult]) -> bool:
     return any(reference.is_referenced(result.owned.model) for result in results.values())
 
 
-def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
+def _write(results: dict[str, ExportResult], stage: Path, target: Path, *, is_whole: bool) -> None:
     if _refers(results) or len(results) == 1:
         for name, result in results.items():
             if reference.is_referenced(result.owned.model):
                 result.report.file_bytes = reference.save(result.owned.model, stage / name, home=target).model_bytes
             else:
-                result.save(stage / name)
+                result.save(stage / name, external_data=False if is_whole else None)
     else:
         total_bytes = save_together({name: result.owned.model for name, result in results.items()}, stage, DATA_STEM)
         for result in results.values():

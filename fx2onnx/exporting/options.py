@@ -189,6 +189,9 @@ class ExportOptions:
         return self.is_for_genai if self.fused is None else self.fused
 
 
+LAYOUTS = ("plain", "transformers.js")
+
+
 @dataclass(frozen=True)
 class FolderOptions:
     """The options of ``fx2onnx.export_folder``. ``source`` are those of the source, as ``fx2onnx.sources.resolve`` takes them."""
@@ -213,9 +216,28 @@ class FolderOptions:
     package: bool = option(
         False, "Write manifest.json: the folder is a model package of onnxruntime 1.32.", panel=OUTPUT
     )
+    layout: str = option(
+        "plain", "Layout of the folder: plain, or transformers.js: the graph in onnx/, by its name there.", panel=OUTPUT
+    )
     export: ExportOptions = field(default_factory=ExportOptions)
     engines: Sequence[str] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choice("layout", self.layout, LAYOUTS)
+        other = {
+            "--package": self.package,
+            "--adapters": bool(self.adapters),
+            "--weights reference": self.source.get("weights") == "reference",
+            f"--target {self.export.target}": self.export.is_for_genai,
+            f"--kv {self.kv}": self.kv is not None,
+            f"--cache {self.cache}": self.cache != "dynamic",
+        }
+        wrong = next((name for name, is_asked in other.items() if is_asked), None)
+        if self.layout != LAYOUTS[0] and wrong:
+            raise UserError(
+                "E001", f"--layout {self.layout} and {wrong} exclude each other", next="leave out one of both"
+            )
 
     @property
     def adapter_folders(self) -> dict[str, Path]:

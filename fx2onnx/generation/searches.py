@@ -32,7 +32,7 @@ def drafter_of(model: OpenedFolder, assistant: Any) -> OpenedFolder:
     found = assistant if isinstance(assistant, OpenedFolder) else None
     if found is None:
         path = Path(assistant).expanduser()
-        if not any(path.glob("*.onnx")):
+        if not any(path.glob("**/*.onnx")):
             raise UserError("E302", f"there is no exported model in '{path}'", next="fx2onnx export-folder hf:DRAFTER")
         found = OpenedFolder(path, model.engine)
     for folder, what in ((model, "model"), (found, "assistant")):

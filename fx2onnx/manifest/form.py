@@ -105,7 +105,7 @@ class GraphForm:
     ``conditions``        what the sizes of inputs have to keep for the graph to be right.
     """
 
-    file: _PlainName
+    file: _MemberName
     kind: Kind
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -118,7 +118,7 @@ class GraphForm:
 
     @property
     def stem(self) -> str:
-        return self.file.removesuffix(".onnx")
+        return self.file.rsplit("/", 1)[-1].removesuffix(".onnx")
 
     def input(self, role: Role) -> str:
         """The name of the first input of that role, empty where there is none."""
@@ -227,10 +227,10 @@ class Manifest:
     baked: Mapping[_Text, Annotated[Any, Only("an array of numbers", _is_numbers)]] = field(default_factory=dict)
     prompt_rewrite: PromptRewrite | None = None
     codebook_delays: tuple[Annotated[int, within(0, 4096)], ...] = ()
-    precision: Mapping[_PlainName, Precise] = field(default_factory=dict)
+    precision: Mapping[_MemberName, Precise] = field(default_factory=dict)
     components: tuple[PipelineComponent, ...] = ()
     adapters: tuple[AdapterFile, ...] = ()
-    files: Mapping[_PlainName, FileEntry] | None = None
+    files: Mapping[_MemberName, FileEntry] | None = None
     copied: Mapping[_MemberName, FileEntry] | None = None
     obsolete: Mapping[_MemberName, FileEntry] | None = None
 
@@ -371,7 +371,7 @@ def changed_copies(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
-    path = inside(folder, path_now(folder, name, entry.digest).name)
+    path = inside(folder, path_now(folder, name, entry.digest).relative_to(folder).as_posix())
     try:
         found = FileEntry.of(path) if path.is_file() and path.stat().st_size == entry.bytes else None
     except OSError as cause:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from fx2onnx.irx import io
 from fx2onnx.optimize.fold_constants import computed
-from fx2onnx.quantize.places import WeightPlace
+from fx2onnx.quantize.places import TURNS, WeightPlace
 from fx2onnx.quantize.schemes import Array
 from fx2onnx.quantize.weights import unfolded
 
@@ -41,9 +41,9 @@ def run(model: ir.Model, feeds: Feeds, more: Sequence[ir.Value] = ()) -> dict[st
 
 
 def operands_of(place: WeightPlace) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """The nodes that compute with the weight, and what else each of them takes; none in branches, and none of recurrent layers and experts."""
+    """The nodes that compute with the weight, and what else each of them takes; none in branches and turns, and none of recurrent layers and experts."""
     for way, node in place.readers:
-        if way in ("recurrent", "experts") or node.graph is not place.value.graph:
+        if way in ("recurrent", "experts", *TURNS) or node.graph is not place.value.graph:
             continue
         for each in [reader for reader, _ in node.outputs[0].uses()] if way == "turned" else [node]:
             operand = each.inputs[1 if way == "gather" else 0]

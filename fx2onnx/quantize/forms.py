@@ -13,11 +13,7 @@ from fx2onnx.irx.values import Dims, dims_of, new_value
 from fx2onnx.quantize.options import BLOCKS_FROM
 from fx2onnx.quantize.places import WeightPlace
 from fx2onnx.quantize.schemes import NF4
-from fx2onnx.quantize.weights import (
-    codes_tensor,
-    scales_tensor,
-    zeros_tensor,
-)
+from fx2onnx.quantize.weights import RowsTensor, StackedWeight, codes_tensor, scales_tensor, zeros_tensor
 
 D = ir.DataType
 
@@ -83,6 +79,69 @@ class Writer:
         if domain:
             self.model.opset_imports.setdefault(domain, 1)
         return result
+
+
+class TurnsWriter(Writer):
+    """Adds nodes to the body of a Scan; a weight is one more input of it, of which each turn has a row."""
+
+    def __init__(self, writer: Writer, scan: ir.Node) -> None:
+        vars(self).update(vars(writer))
+        self._scan = scan
+        self._body = scan.attributes["body"].as_graph()
+        self._made: list[ir.Node] = []
+
+    def node(self, before: ir.Node, *args: Any, **attrs: Any) -> ir.Value:
+        made = super().node(before, *args, **attrs)
+        self._made += filter(None, [made.producer()])
+        return made
+
+    def weight(self, tensor: ir.TensorProtocol) -> ir.Value:
+        if not isinstance(tensor, RowsTensor) or not isinstance(tensor.weight, StackedWeight):
+            return super().weight(tensor)
+        turns, sizes = tensor.weight.turns, tensor.shape.numpy()
+        if tensor.size == tensor.per_row * tensor.weight.rows:
+            sizes = (sizes[0] // turns, *sizes[1:])
+        stacked = super().weight(tensor.of_sizes((turns, *sizes)))
+        place = len(self._scan.inputs)
+        self._scan.resize_inputs(place + 1)
+        self._scan.replace_input_with(place, stacked)
+        inner = new_value(self.free(f"{stacked.name}.turn"), tensor.dtype, sizes)
+        self._body.inputs.append(inner)
+        self._count(1)
+        return inner
+
+    def drop(self, value: ir.Value) -> None:
+        """Take the input of the body, which nothing reads, from the Scan."""
+        place = self._body.inputs.index(value)
+        inputs = [*self._scan.inputs[:place], *self._scan.inputs[place + 1 :]]
+        for index, each in enumerate(inputs):
+            self._scan.replace_input_with(index, each)
+        self._scan.resize_inputs(len(inputs))
+        self._body.inputs.remove(value)
+        self._count(-1)
+
+    def skip_without_rows(self, product: ir.Node) -> None:
+        """Let the product, and the nodes that make its weight, run in turns that have rows: ``If(Size(x) > 0, product, empty)``."""
+        x, result, nodes = product.inputs[0], product.outputs[0], [*self._made, product]
+        assert x is not None
+        dtype, dims = dtype_of(result), dims_of(result)
+        size = super().node(nodes[0], "Size", [x], (D.INT64, ()))
+        has_rows = super().node(nodes[0], "Greater", [size, self.const("none", np.int64(0))], (D.BOOL, ()))
+        sizes = (0, *(dim for dim in dims[1:] if isinstance(dim, int)))
+        empty = ir.tensor(np.zeros(sizes, dtype.numpy()))
+        constant = ir.node("Constant", [], {"value": empty}, outputs=[new_value(self.free("empty"), dtype, sizes)])
+        chosen = super().node(product, "If", [has_rows], (dtype, dims))
+        replace(result, chosen)
+        self._body.remove(nodes)
+        made = chosen.producer()
+        assert made is not None
+        for name, inner, output in (("then", nodes, result), ("else", [constant], constant.outputs[0])):
+            branch = ir.Graph([], [output], nodes=inner, name=f"{chosen.name}.{name}")
+            made.attributes[f"{name}_branch"] = ir.AttrGraph(f"{name}_branch", branch)
+
+    def _count(self, more: int) -> None:
+        name = "num_scan_inputs"
+        self._scan.attributes[name] = ir.AttrInt64(name, self._scan.attributes[name].as_int() + more)
 
 
 class QuantizedForm(Protocol):

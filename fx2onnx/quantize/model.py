@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,13 +22,23 @@ from fx2onnx.optimize.weights import ArrangedTensor, DerivedTensor, JoinedTensor
 from fx2onnx.quantize.accuracy import Feeds, errors_of, operands_of, relative, run
 from fx2onnx.quantize.calibrated import fitted
 from fx2onnx.quantize.calibration import Data, data_of
-from fx2onnx.quantize.forms import Dequantized, QuantizedForm, Writer
+from fx2onnx.quantize.forms import Dequantized, QuantizedForm, TurnsWriter, Writer
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.quantize.places import COMPUTED, DOMAIN, MAKE_PLAIN, QuantizationPlan, WeightPlace, has_product, planned
+from fx2onnx.quantize.places import (
+    COMPUTED,
+    DOMAIN,
+    MAKE_PLAIN,
+    TURNS,
+    QuantizationPlan,
+    WeightPlace,
+    has_product,
+    planned,
+    readers_in_turns,
+)
 from fx2onnx.quantize.products import BitsProduct, Experts
 from fx2onnx.quantize.schemes import Array
 from fx2onnx.quantize.stored import stored
-from fx2onnx.quantize.weights import parts_of, unfolded
+from fx2onnx.quantize.weights import StackedWeight, parts_of, unfolded
 from fx2onnx.targets.form import Target
 
 
@@ -296,6 +307,31 @@ def plan_for(
 def put(writer: Writer, place: WeightPlace) -> tuple[list[ir.Value], QuantizedForm]:
     """Let the readers of the weight read its codes. Returns the new weights, and which of them are its codes."""
     before = set(writer.graph.initializers)
+    if place.readers[0][0] in TURNS:
+        form = _put_in_turns(writer, place)
+    else:
+        form = _put_before(writer, place)
+    drop_initializer(place.value)
+    return [value for name, value in writer.graph.initializers.items() if name not in before], form
+
+
+def _put_in_turns(writer: Writer, place: WeightPlace) -> QuantizedForm:
+    """Let the body of the Scan read the codes of its turn."""
+    ((_, scan),) = place.readers
+    index, weight = scan.inputs.index(place.value), place.weight
+    fields = {each.name: getattr(weight, each.name) for each in dataclasses.fields(weight)}
+    stacked = StackedWeight(**fields | {"sizes": weight.sizes[1:]}, turns=weight.sizes[0])
+    inner = scan.attributes["body"].as_graph().inputs[index]
+    turns = TurnsWriter(writer, scan)
+    readers = readers_in_turns(scan, index)
+    form = _put_before(turns, replace(place, value=inner, weight=stacked, readers=tuple(readers)))
+    turns.drop(inner)
+    if isinstance(form, Dequantized) and len(readers) == 1 and readers[0][0] != "turned":
+        turns.skip_without_rows(readers[0][1])
+    return form
+
+
+def _put_before(writer: Writer, place: WeightPlace) -> QuantizedForm:
     of_product = Experts if place.readers[0][0] == "experts" else BitsProduct
     form = (of_product if place.is_product else Dequantized)(writer, place)
     for way, node in sorted(place.readers, key=lambda reader: reader[0] == "gather"):  # which takes its reader away
@@ -305,8 +341,7 @@ def put(writer: Writer, place: WeightPlace) -> tuple[list[ir.Value], QuantizedFo
             form.before(way, node)
         else:
             form.product(way, node)
-    drop_initializer(place.value)
-    return [value for name, value in writer.graph.initializers.items() if name not in before], form
+    return form
 
 
 def quantize(model: ir.Model, plan: QuantizationPlan, options: Quantize) -> Quantized:

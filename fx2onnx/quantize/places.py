@@ -26,6 +26,8 @@ IN_FLOAT32, IN_INT8 = 1, 4
 EXPERT_WEIGHTS = (2, 4)
 """Inputs of MoE."""
 RECURRENT = ("LSTM", "GRU", "RNN")
+TURNS = {"turns turned": frozenset({"matmul", "gemm turned"}), "turns": frozenset({"turned", "gemm"})}
+"""The way of a Scan, by those in which its body takes the weight of a turn."""
 FLOATS = frozenset({D.FLOAT, D.FLOAT16, D.BFLOAT16})
 
 
@@ -37,7 +39,7 @@ class WeightPlace:
     weight: RowWeight
     readers: tuple[tuple[str, ir.Node], ...]
     """The way in which each reader takes the weight: ``matmul``, ``gemm``, ``turned`` (a Transpose before a product),
-    ``conv``, ``gather``, ``recurrent`` (LSTM, GRU, RNN), ``experts`` (MoE)."""
+    ``conv``, ``gather``, ``recurrent`` (LSTM, GRU, RNN), ``experts`` (MoE), ``turns`` (a Scan with a product of one weight a turn)."""
     is_product: bool
     """True if onnxruntime's own product takes it."""
     accuracy: int = IN_FLOAT32
@@ -139,6 +141,12 @@ def _place(
         return "its rows are waves: a fixed transform, such as that of a spectrum"
     if scaled is not None and not (ways == {"conv"} and scaled.view == sizes):
         return "a folded normalisation scales its columns"
+    if (
+        ways & TURNS.keys()
+        and SCHEMES[options.kind].dtype.bitwidth < 8
+        and not _is_product(options, target, ways, sizes, tensor.dtype)
+    ):
+        return "onnxruntime's Scan takes no weights of 4 bits apart"
     asked = options.columns_of_block
     if options.kind == "float8" and "gather" in ways:
         asked = 0  # rows are picked as another dtype, which DequantizeLinear has no blocks of
@@ -177,6 +185,8 @@ def _is_product(
     block = options.columns_of_block
     if ways == {"experts"}:
         return _is_experts(options, target, block, sizes, dtype)
+    if ways & TURNS.keys():
+        sizes = sizes[1:] if options.kind != "nf4" else ()  # MatMulBnb4 takes constants alone
     if options.format == "qdq" or len(sizes) != 2 or "conv" in ways or ways == {"gather"}:
         return False
     if block < LEAST_BLOCK or block & (block - 1) or ("gather" in ways and sizes[1] % (2 * block)):
@@ -232,7 +242,21 @@ def _way(node: ir.Node, index: int, sizes: tuple[int, ...]) -> str:
     if op_type == "Gather" and index == 0 and attribute(node, "axis", 0) == 0 and len(sizes) == 2:
         rows = node.inputs[1]
         return "gather" if rows is not None and rows.shape is not None else ""
+    if op_type == "Scan" and len(sizes) == 3:
+        within = {way for way, _ in readers_in_turns(node, index)}
+        return next((way for way, known in TURNS.items() if within and within <= known), "")
     return ""
+
+
+def readers_in_turns(node: ir.Node, index: int) -> list[tuple[str, ir.Node]]:
+    """The nodes in the body of a Scan that read what a turn has of its input ``index``, and how; none where it is a state."""
+    body, count = node.attributes["body"].as_graph(), node.attributes["num_scan_inputs"].as_int()
+    inner = body.inputs[index]
+    has_order = any(name in node.attributes for name in ("scan_input_axes", "scan_input_directions"))
+    sizes = static_dims(inner)
+    if index < len(node.inputs) - count or has_order or inner.is_graph_output() or sizes is None:
+        return []
+    return [(_way(each, place, sizes) if each.graph is body else "", each) for each, place in inner.uses()]
 
 
 @dataclass(frozen=True)
@@ -250,7 +274,10 @@ def _rows(sizes: tuple[int, ...], ways: set[str]) -> _Rows | None:
     if ways <= {"matmul", "gemm turned"}:
         turn = (1, 0) if len(sizes) == 2 else (0, 2, 1)
         return _Rows(tuple(sizes[axis] for axis in turn), turn)
-    return _Rows(sizes, None) if ways <= {"gemm", "turned", "gather"} or ways == {"experts"} else None
+    if ways == {"turns turned"}:
+        return _Rows((sizes[0], sizes[2], sizes[1]), (0, 2, 1))
+    plain = ways <= {"gemm", "turned", "gather"} or ways in ({"experts"}, {"turns"})
+    return _Rows(sizes, None) if plain else None
 
 
 LEAST_SAMPLES, ROWS_LOOKED_AT, BINS_OF_WAVE = 32, 16, 6

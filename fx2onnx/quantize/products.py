@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,8 @@ class BitsProduct:
         typed = (self.dtype, dims_of(result))
         scales = self._flat(node, self.scales) if self.has_gather else self.scales
         codes = self._flat(node, self.codes) if self.is_lookup and self.has_gather else self.codes
-        attrs: dict[str, Any] = {"K": weight.columns, "N": weight.rows, "block_size": weight.block}
+        rows = math.prod(weight.sizes[:-1])
+        attrs: dict[str, Any] = {"K": weight.columns, "N": rows, "block_size": weight.block}
         if node.op_type == "Gemm" and node.attributes.get("transA") is not None and node.attributes["transA"].as_int():
             x = writer.node(node, "Transpose", [x], (self.dtype, dims_of(x)[::-1]), perm=(1, 0))
         if self.is_lookup:

@@ -133,6 +133,18 @@ class RowWeight:
         return found if self.perm is None else found.transpose(np.argsort(self.perm))
 
 
+@dataclass(frozen=True, eq=False)
+class StackedWeight(RowWeight):
+    """A weight of which each turn of a loop takes one: ``sizes`` are those of a turn."""
+
+    turns: int = 1
+
+    @property
+    def rows(self) -> int:
+        """The rows of all turns."""
+        return self.turns * math.prod(self.sizes[:-1])
+
+
 def _rows_of(array: Array, start: int, stop: int) -> Array:
     """Some rows of an array that does not lie as it is indexed."""
     if array.ndim == 2:
@@ -180,6 +192,10 @@ class RowsTensor(DerivedTensor):
         self.make = make
         self.per_row = per_row
         super().__init__(self._whole, (), dtype, sizes, name)
+
+    def of_sizes(self, sizes: tuple[int, ...]) -> RowsTensor:
+        """The same numbers in another shape."""
+        return RowsTensor(self.weight, self.name or "", self.dtype, sizes, self.per_row, self.make)
 
     @property
     def lacks_data(self) -> bool:

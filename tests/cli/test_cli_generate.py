@@ -108,6 +108,26 @@ def test_a_folder_that_is_a_model_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("asked", "name"), [((), "model"), (("--quantize", "int4"), "model_q4"), (("--dtype", "float16"), "model_fp16")])  # fmt: skip
+def test_a_folder_for_transformers_js(checkpoint: Path, tmp_path: Path, asked: tuple[str, ...], name: str) -> None:
+    """One file holds the weights; the folder gives the tokens of the plain one."""
+    found = []
+    for layout in ("transformers.js", "plain"):
+        folder = tmp_path / layout
+        done = invoke("export-folder", f"hf:{checkpoint}", *asked, "--layout", layout, "-o", folder, "--no-verify")
+        assert done.exit_code == 0, done.output
+        told = invoke("generate", folder, "--prompt-ids", "5,6,7,8", "--max-new-tokens", 6, "--json")
+        assert told.exit_code == 0, told.output
+        found.append(json.loads(told.stdout)["tokens"])
+    assert found[0] == found[1]
+    folder = tmp_path / "transformers.js"
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.onnx*")] == [f"onnx/{name}.onnx"]
+    assert not list(folder.rglob("*.data"))
+    dtype = json.loads((folder / "config.json").read_text())["transformers.js_config"]["dtype"]
+    assert f"model_{dtype}".removesuffix("_fp32") == name
+
+
+@pytest.mark.long
 def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoConfig, LlamaForCausalLM
@@ -167,6 +187,7 @@ def test_a_folder_that_rounds_is_measured_against_its_source(
         (("export-folder", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
         (("export-folder", "{tiny}", "-o", "{out}"), "E001"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--kv", "fp8"), "E601"),
+        (("export-folder", "hf:{tiny}", "-o", "{out}", "--layout", "transformers.js", "--package"), "E001"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--adapters", "one"), "E001"),
         (("generate", "{onnx}", "--prompt-ids", "1", "--adapter", "one"), "E401"),
         (("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--dynamic", "none"), "E001"),

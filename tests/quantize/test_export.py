@@ -234,6 +234,45 @@ def test_experts_and_turned_products(tmp_path: Path) -> None:
         assert set(result.report.quantized["layers"]) == {"stack", "plain"}
 
 
+class Scanned(nn.Module):
+    """A scan with a product of one weight a turn, on the rows that chose it: none in some turns."""
+
+    def __init__(self, is_turned: bool) -> None:
+        super().__init__()
+        self.stack = nn.Parameter(torch.randn(4, 64, 96) if is_turned else torch.randn(4, 96, 64))
+        self.is_turned = is_turned
+        self.last = nn.Linear(96, 32)
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        def turn(total: torch.Tensor, each: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+            number, weight = each
+            rows = (index == number).nonzero().reshape(-1)
+            made = x[rows] @ weight if self.is_turned else nn.functional.linear(x[rows], weight)
+            return total.index_add(0, rows, made), total.sum()
+
+        first = x.new_zeros(len(x), 96)
+        total, _ = torch._higher_order_ops.scan(turn, first, (torch.arange(4), self.stack))
+        return self.last(total)  # type: ignore[no-any-return]
+
+
+FORMS = {"int8": "DequantizeLinear", "float8": "DequantizeLinear", "int4": "MatMulNBits", "nf4": ""}
+
+
+@pytest.mark.long_cases(but=("int8-True",))
+@pytest.mark.parametrize("is_turned", [True, False])
+@pytest.mark.parametrize("kind", FORMS)
+def test_weights_of_a_scan(kind: str, is_turned: bool, tmp_path: Path) -> None:
+    args, sizes = (torch.randn(5, 64), torch.tensor([3, 0, 0, 3, 1])), ({0: "n"}, {0: "n"})
+    net, path = Scanned(is_turned).eval(), tmp_path / "s.onnx"
+    result = fx2onnx.export(
+        net, args, path, quantize=kind, dynamic_shapes=sizes, opset_version=21, target="onnxruntime", verify=True
+    )
+    quantized = result.report.quantized
+    assert quantized["layers"].get("stack", {}).get("form", "") == FORMS[kind]
+    assert set(quantized["layers"]) == {"last.weight"} | ({"stack"} if FORMS[kind] else set())
+    assert FORMS[kind] or "Scan" in quantized["kept"]["stack"]
+
+
 def test_excluded_and_worst_layers_stay(tmp_path: Path) -> None:
     result = exported(tmp_path / "net.onnx", Quantize("int4", exclude=("up*",), keep_worst=1))
     quantized = result.report.quantized

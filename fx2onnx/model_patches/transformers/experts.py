@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn.functional import linear
 
 from fx2onnx.model_patches.patching import patches
@@ -25,12 +26,33 @@ def switch_experts(self: Any, hidden_states: Tensor, selected_experts: Tensor, r
     Shapes:  hidden_states [tokens, width], selected_experts int [tokens, choices, experts], routing_weights
         [tokens, choices] -> [tokens, width].
     """
+    experts = [self[f"expert_{index}"] for index in range(self.num_experts)]
+    if _are_alike(experts):
+        first, names = experts[0], [name for name, _ in experts[0].named_parameters()]
+        stacks = [torch.stack([expert.get_parameter(name) for expert in experts]) for name in names]
+
+        def expert(x: Tensor, *parts: Tensor) -> Tensor:
+            return functional_call(first, dict(zip(names, parts, strict=True)), (x,))  # type: ignore[no-any-return]
+
+        return _by_expert(expert, stacks, hidden_states, selected_experts, routing_weights)
     total = torch.zeros_like(hidden_states)
-    for index in range(self.num_experts):
+    for index, module in enumerate(experts):
         token, choice = torch.where(selected_experts[..., index])
-        output = self[f"expert_{index}"](hidden_states[token]) * routing_weights[token, choice, None]
+        output = module(hidden_states[token]) * routing_weights[token, choice, None]
         total.index_add_(0, token, output.to(hidden_states.dtype))
     return total
+
+
+def _are_alike(experts: Sequence[torch.nn.Module]) -> bool:
+    """Return whether the experts differ in the numbers of their parameters alone; an adapter of one of them is a hook."""
+
+    def facts(expert: torch.nn.Module) -> list[object]:
+        kinds = [(name, type(part)) for name, part in expert.named_modules()]
+        return [kinds, [(name, each.shape, each.dtype) for name, each in expert.named_parameters()]]
+
+    parts = [part for expert in experts for part in expert.modules()]
+    has_more = any(part._forward_hooks or part._forward_pre_hooks or part._buffers for part in parts)
+    return not has_more and all(facts(expert) == facts(experts[0]) for expert in experts[1:])
 
 
 @patches("transformers.models.longcat_flash.modeling_longcat_flash:LongcatFlashExperts.forward")
@@ -154,19 +176,23 @@ def _by_expert(
     gradients are on.
 
     expert: takes tokens and its part of each stack.
-    Shapes:  stacks [experts, ..], x [tokens, width], index and shares [tokens, choices] -> [tokens, width].
+    Shapes:  stacks [experts, ..], x [tokens, width], index and shares [tokens, choices] -> [tokens, width]; index may be
+        what each expert takes instead, [tokens, choices, experts].
     """
-    places = torch.arange(x.shape[0], device=x.device)[:, None].expand_as(index).reshape(-1)
-    operands = x, places, index.reshape(-1), shares.reshape(-1, 1)
+    places = torch.arange(x.shape[0], device=x.device)[:, None].expand_as(shares).reshape(-1)
+    is_mask = index.dim() > shares.dim()
+    operands = x, places, index.reshape(-1)[:0] if is_mask else index.reshape(-1), shares.reshape(-1, 1)
 
     def turn(total: Tensor, number: Tensor, *rest: Tensor) -> tuple[Tensor]:
         x, places, index, shares = rest[len(stacks) :]
-        chosen = (index == number).nonzero().reshape(-1)
+        chosen = (number if is_mask else index == number).nonzero().reshape(-1)
         token = places[chosen]
         result = expert(x[token], *rest[: len(stacks)]) * shares[chosen]
         return (total.index_add(0, token, result.to(total.dtype)),)
 
     numbers = torch.arange(stacks[0].shape[0], device=x.device)
+    if is_mask:
+        numbers = index.permute(2, 0, 1).reshape(stacks[0].shape[0], -1)
     total = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))  # in which few bits are lost
     if torch.is_grad_enabled():
         for parts in zip(numbers, *stacks, strict=True):

@@ -116,7 +116,9 @@ def matmul_n_bits(
     scale = widen(scales).reshape(N, blocks)
     zero = _zeros(zero_points, N, blocks, bits)
 
-    if bits == 4 and np.isfinite(widen(x)).all():  # of infinite numbers a zero point cannot be taken off afterwards
+    if (
+        bits == 4 and x.size and np.isfinite(widen(x)).all()
+    ):  # of infinite numbers a zero point cannot be taken off afterwards
         _multiply_halves(out[0], x, K, packed, scale, zero)
     else:
 

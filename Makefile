@@ -150,6 +150,7 @@ page.quantized-zoo = studies.quantized_zoo --write docs/measured/quantized_zoo.m
 page.target-files = studies.target_files ## what lint says of 100 exports beside what the runtimes do, after `make target-probes` (minutes)
 page.pipelines = studies.pipelines ## every diffusers pipeline of studies/tiny_pipelines exported, run and compared with diffusers (ten minutes)
 page.generation-coverage = studies.coverage_generation ## generation of every transformers type with a cache (hours)
+page.transformers-backend = studies.transformers_backend ## parts of generating types through transformers' exporters (20 minutes)
 
 THREADED := benchmarks scaling start-time training-speed
 PAGES := $(patsubst page.%,%,$(filter page.%,$(.VARIABLES)))

@@ -46,7 +46,7 @@ _MemberName = Annotated[
     Only(
         "the name of a file in the folder or a folder in it",
         is_member_name,
-        {"pattern": r"^[^/\\:\u0000]+(/[^/\\:\u0000]+)?$"},
+        {"pattern": r"^(?!\.\.?(/|$))[^/\\:\u0000]+(/(?!\.\.?$)[^/\\:\u0000]+)?$"},
     ),
 ]
 _Shape = tuple[int | str, ...]

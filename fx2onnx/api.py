@@ -232,8 +232,7 @@ def export_folder(
 
     task: ``text-generation``, ``text2text-generation``, ``automatic-speech-recognition``, ``image-text-to-text``, each
         with ``-with-past`` for caches as inputs and outputs.
-    cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 unless
-        ``opset_version`` says otherwise).
+    cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 by default).
     kv: ``int8``: keys and values of the cache as int8, with a scale for each token and head (docs/generation.md).
     logits: ``all``, or ``last``: of the last position alone, as generation needs them (docs/generation.md).
     target: the runtime that the folder is for; ``onnxruntime-genai``: a decoder with its ``genai_config.json``.

@@ -141,16 +141,12 @@ def _place(
         return "its rows are waves: a fixed transform, such as that of a spectrum"
     if scaled is not None and not (ways == {"conv"} and scaled.view == sizes):
         return "a folded normalisation scales its columns"
-    if (
-        ways & TURNS.keys()
-        and SCHEMES[options.kind].dtype.bitwidth < 8
-        and not _is_product(options, target, ways, sizes, tensor.dtype)
-    ):
+    is_product = _is_product(options, target, ways, sizes, tensor.dtype)
+    if ways & TURNS.keys() and not is_product and SCHEMES[options.kind].bits < 8:
         return "onnxruntime's Scan takes no weights of 4 bits apart"
     asked = options.columns_of_block
     if options.kind == "float8" and "gather" in ways:
         asked = 0  # rows are picked as another dtype, which DequantizeLinear has no blocks of
-    is_product = _is_product(options, target, ways, sizes, tensor.dtype)
     block = asked if is_product and asked else min(asked or row.sizes[-1], row.sizes[-1])
     if options.kind == "nf4" and row.sizes[-1] % block:
         is_product, block = False, _whole_block(row.sizes[-1], block)

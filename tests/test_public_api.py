@@ -72,7 +72,7 @@ SIGNATURES = {
         "target: str | None = None, fused: bool | None = None, "
         "quantize: Quantize | str | None = None, verify: bool = False, "
         "engines: Sequence[str] | None = None, dtype: str | Precision | None = None, io: str | None = None, "
-        "functions: bool | Sequence[type | str] = False, adapters: Mapping[str, str | os.PathLike[str]] | None = None, package: bool = False, **options: Any) -> ExportedFolder"
+        "functions: bool | Sequence[type | str] = False, adapters: Mapping[str, str | os.PathLike[str]] | None = None, package: bool = False, layout: str = 'plain', **options: Any) -> ExportedFolder"
     ),
     "export_training": (
         "(model: Any, args: Any, folder: str | os.PathLike[str], *, loss: Callable[..., Any], targets: Any = (), "

@@ -91,14 +91,9 @@ class Symbol:
     node: torch.fx.Node
     axis: int | None
 
-    @property
-    def where(self) -> SourceLocation | None:
-        """The line that the number comes from."""
-        return where_of(self.node)
-
     def origin(self) -> str:
         """The text that says where the number comes from, with the line."""
-        where = self.where
+        where = where_of(self.node)
         place = f" ({where.relative_file()}:{where.line})" if where is not None else ""
         if self.axis is None:
             return f"{self.name} is a number from data{place}"

@@ -16,6 +16,7 @@ class Op(Enum):
     QUERY = "its result depends on a tensor's type, not on its values"
     KEEPS_SIZES = "its results have the sizes of its operand, though it is not pointwise"
     NEEDS_ELEMENTS = "its kernel raises where the operand or the result is empty; the fake kernel need not"
+    NEEDS_TENSORS = "its kernel raises for an empty list of tensors"
     COUNTS = "its integers are counts or indices"
     KEEPS_SIGN = "its integers are >= 0 where its operands are"
     NUMBERS_COUNT = "numbers among its arguments count as operands"
@@ -74,7 +75,11 @@ _ROWS = """
         linalg_solve linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve matrix_power pinverse svd
         _linalg_check_errors _linalg_eigh _linalg_svd
     keeps_sign:
-        abs amax amin cat lift_fresh max maximum median min minimum prod stack sum to topk
+        abs amax amin lift_fresh max maximum median min minimum prod sum to topk
+    keeps_sign needs_tensors:
+        cat stack
+    needs_tensors:
+        column_stack concat concatenate dstack hstack vstack
     keeps_sign moves:
         alias detach expand permute repeat select slice squeeze t transpose unbind unsqueeze
     keeps_sign moves raises_index:

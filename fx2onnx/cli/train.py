@@ -143,7 +143,7 @@ def _rows_of_step(trainer: Trainer, asked: int | None, rows: Arrays) -> int:
             why=f"--batch-size asks for {asked}" if asked not in (None, fixed) else f"the data has {count} to train on",
             next=(
                 f"leave --batch-size out, and give {fixed} rows or more",
-                "or export with a dynamic batch: dynamic_shapes={'x': {0: 'batch'}, ...}",
+                f"or export with a dynamic batch: --dynamic '{';'.join(f'{name}:0=batch' for name in rows)}'",
             ),
         )
     return fixed

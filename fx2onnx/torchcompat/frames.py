@@ -37,6 +37,7 @@ _ANSWERING_FILES = {
 _SITE = os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))) + os.sep
 _CALLED = (_SITE + "numpy" + os.sep, _SITE + "scipy" + os.sep)
 """Folders of libraries of which the line that calls them says more than one of theirs."""
+_PYTHON, _PACKAGES = os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}"
 USER, ENTRANCE, OTHER = "user", "entrance", ""
 _kinds: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
 """The owner of a code object, by the object's id; the object is kept. Code of equal functions in two files is equal,
@@ -100,11 +101,11 @@ def user_depth() -> int:
 
 
 def user_location(within: CodeType | None = None) -> SourceLocation | None:
-    """The innermost line outside torch and fx2onnx, and outside NumPy and SciPy where other code calls them; of the frames
-    that ``within`` called, where it is given.
+    """The innermost line outside torch and fx2onnx, and outside NumPy, SciPy and Python's library where other code calls them; of the
+    frames that ``within`` called, where it is given.
     """
     frame = asking = user_frame(within)
-    while frame is not None and frame.f_code.co_filename.startswith(_CALLED):
+    while frame is not None and is_called(frame.f_code):
         frame = frame.f_back
     if frame is not asking and (frame is None or not is_user(frame.f_code)):
         frame = asking
@@ -116,10 +117,18 @@ def is_in_numpy(code: CodeType) -> bool:
     return code.co_filename.startswith(_CALLED)
 
 
+def is_called(code: CodeType) -> bool:
+    """Return whether a function is one of NumPy, SciPy or Python's library, of which the line that calls it says more."""
+    name = code.co_filename
+    return name.startswith(_CALLED) or (name.startswith(_PYTHON) and _PACKAGES not in name)
+
+
 def user_location_of(error: BaseException) -> SourceLocation | None:
-    """The innermost line outside torch and fx2onnx, and outside NumPy and SciPy where other code calls them, that the error passed."""
+    """The innermost line outside torch and fx2onnx, and outside NumPy, SciPy and Python's library where other code calls them, that the
+    error passed.
+    """
     passed = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__) if is_user(f.f_code)]
-    own = [each for each in passed if not is_in_numpy(each[0])]
+    own = [each for each in passed if not is_called(each[0])]
     return location_at(*(own or passed)[-1]) if passed else None
 
 

@@ -380,8 +380,8 @@ def _explanation(row: Row, got: Array, want: Array, movement: Movements) -> str:
         shapes = f"shape {list(want.shape)} or {list(got.shape)}"
         return f"{row.output}: eager PyTorch has {shapes}, by how float32's numbers are rounded"
     what = (
-        f"{movement.largest:.0f} numbers are others"
+        f"{movement.largest:.0f} numbers differ"
         if tolerance.is_exact(want)
-        else f"float32 moves by {movement.largest:.2g}"
+        else f"the numbers differ by up to {movement.largest:.2g}"
     )
-    return f"{row.output}: {what} where float32's numbers move by rounding"
+    return f"{row.output}: {what} where rounding in the module is done in another way, in eager PyTorch, too"

@@ -45,6 +45,17 @@ def loop_left_by_data(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(steps, 1)
 
 
+def stacks_what_was_kept(x: torch.Tensor) -> torch.Tensor:
+    """Where no row is kept, eager PyTorch ends by the empty list."""
+    kept, spent = [], x.new_zeros(())
+    for row in x.abs().sum(1).argsort():
+        if spent + x[row].abs().sum() > 30 + 2 * x.abs().sum():
+            break
+        kept.append(x[row])
+        spent = spent + x[row].abs().sum()
+    return torch.stack(kept)
+
+
 def unknown_sizes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     chosen = x[x > 0]
     if chosen.shape[0] > 3:
@@ -72,7 +83,17 @@ def branch_in_a_branch(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.long_cases("branch_in_a_branch")
 @pytest.mark.parametrize(
-    "function", [one_decision, chain, loop_left_by_data, unknown_sizes, number, untouched, branch_in_a_branch]
+    "function",
+    [
+        one_decision,
+        chain,
+        loop_left_by_data,
+        stacks_what_was_kept,
+        unknown_sizes,
+        number,
+        untouched,
+        branch_in_a_branch,
+    ],
 )
 def test_every_path(function: Any) -> None:
     result = check(function, (X,), others=OTHERS, data_branches="if")

@@ -23,7 +23,7 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSO
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.asked_code import asserted_by_user, is_in_while, refused_by_torch, subscripts
+from fx2onnx.torchcompat.asked_code import asserted_by_user, calls_numpy, is_in_while, refused_by_torch, subscripts
 from fx2onnx.torchcompat.caught_errors import is_caught
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.frames import user_location
@@ -317,8 +317,10 @@ def unknown_number(tracer: Tracer, node: torch.fx.Node, func: OpOverload, is_tru
         text.append(
             "bound the turns in the test of the while loop: while i < len(x) and ...; the file then has a loop that data ends"
         )
+    if not is_truth and calls_numpy():
+        text.append("where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k)")
     error = tracer.values.refuse(
-        *DATA_DECIDES,
+        *(DATA_DECIDES if is_truth else ("E104", "Python needs a data-dependent number")),
         node=f"{func} of %{node.name}",
         why="the number is known only when the model runs",
         next=(*text, *KEEP_TENSORS, *([KEEP_BOTH] if is_truth else [])),

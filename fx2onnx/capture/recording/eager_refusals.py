@@ -16,12 +16,13 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.op_table import Op
+from fx2onnx.capture.op_table import Op, name_of
 from fx2onnx.capture.recording.trial_numbers import Fill, identity, ones, rising, sizes_of_batches, zeros
 from fx2onnx.capture.registry import NAMESPACES, NOT_TRIED, LinAlgError
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, UnmetNeed
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim
+from fx2onnx.torchcompat.caught_errors import end_by_data
 from fx2onnx.torchcompat.dispatch import in_function_transform, real_kernels
 from fx2onnx.torchcompat.error_words import is_about_cpu, is_about_dtypes
 from fx2onnx.torchcompat.operators import OpOverload
@@ -117,6 +118,11 @@ def as_eager(
     """``error``, or what eager PyTorch raises for the call: its own words for a need of sizes, or where all sizes are numbers. The
     words of fake kernels name dynamic sizes.
     """
+    if args and isinstance(args[0], list | tuple) and not args[0] and name_of(func) in Op.NEEDS_TENSORS.names:
+        try:
+            end_by_data(RuntimeError(f"{func} is given an empty list of tensors"))
+        except RuntimeError as refused:  # so eager PyTorch does, whatever the other arguments are
+            return refused
     is_tried = func.namespace in NAMESPACES and not NOT_TRIED.search(func._schema.name)
     sizes = [*_symbolic((*args, *kwargs.values()))]
     env.failed_with = frozenset().union(*(size.symbols() for size in sizes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
@@ -179,7 +179,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
             "Python needs a data-dependent number",
             where=where,
             why=f"{dim} is known only when the model runs; {env.origins(dim.symbols())}",
-            next=_ways_without_number(where, env.lines_of(dim.symbols())),
+            next=_ways_without_number(where),
         )
         raise because(
             Reason.TURNS if loops() or env.during in _PARTS else Reason.PLAIN_NUMBER,
@@ -207,8 +207,8 @@ def has_turns(env: ShapeEnv, names: Set[str]) -> bool:
     return any(done.is_turns and done.size.symbols() & names for done in env.specializations.values())
 
 
-def _ways_without_number(where: SourceLocation | None, origins: Sequence[SourceLocation]) -> list[str]:
-    """The steps to take where Python needs a data-dependent number. ``origins``: the lines where it was taken from a tensor."""
+def _ways_without_number(where: SourceLocation | None) -> list[str]:
+    """The steps to take where Python needs a data-dependent number."""
     line = line_of(where.file, where.line) if where is not None else ""
     if _LIST_OF_MANY.search(line):
         return [
@@ -218,7 +218,6 @@ def _ways_without_number(where: SourceLocation | None, origins: Sequence[SourceL
         "where it chooses one of several, as a key of a dict does: if and elif on the tensor, torch.where, or "
         "torch.stack(them)[x], indexed with the tensor x; where it is the key of a cache: compute the table each time, or once for the "
         "largest number, and slice it",
-        "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
         "or keep it a tensor, or pass it as an argument of forward",
     ]
     if loops() or re.search(r"\b(for|while)\b", line):
@@ -229,9 +228,8 @@ def _ways_without_number(where: SourceLocation | None, origins: Sequence[SourceL
         )
         return [turns, *steps[1:]]
     if calls_numpy():
-        steps[1] = "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k)"
-    has_item = any(".item(" in text for text in [line, *(line_of(place.file, place.line) for place in origins)])
-    return [step for step in steps if not has_item or "x.item()" not in step]
+        steps.insert(1, "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k)")
+    return steps
 
 
 def _refuse_unrolled(env: ShapeEnv, turns: Specialization) -> None:

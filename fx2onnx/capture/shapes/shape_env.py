@@ -463,13 +463,6 @@ class ShapeEnv(SizesOfRun):
         tracer = self.tracer()
         return tracer.inputs_behind_sizes(names) if tracer is not None else []
 
-    def lines_of(self, names: frozenset[str]) -> list[SourceLocation]:
-        """The lines where the sizes that depend on data come from."""
-        tracer = self.tracer()
-        known = {} if tracer is None else tracer.values.symbols
-        places = (known[name].where for name in sorted(names & self.unbacked & known.keys()))
-        return [place for place in places if place is not None]
-
     def origins(self, names: frozenset[str]) -> str:
         """The text that says where those of the sizes that depend on data come from."""
         tracer = self.tracer()

@@ -33,13 +33,6 @@ class Sum(nn.Module):
         return a + b
 
 
-def goes_through_numbers(x: torch.Tensor) -> torch.Tensor:
-    found = []
-    for number in x[x > 0].tolist():
-        found.append(number * 2)
-    return torch.tensor(found)
-
-
 def writes_numpy(x: torch.Tensor) -> torch.Tensor:
     k = x[0].argmax().item()
     found = np.zeros(k + 1, dtype=np.float32)
@@ -99,7 +92,7 @@ def prepared(is_qat: bool = False) -> nn.Module:
         (Sum, (X,), {"kwargs": {"b": [X.numpy()]}}, "for the NumPy array b_0"),
         (lambda: nn.Linear(4, 2), (X,), {"opset_version": "17"}, "opset_version=17"),
         (Until, (X, torch.tensor(3)), {}, "collect with append in a list"),
-        (lambda: goes_through_numbers, (X,), {}, "go through the tensor and not through its tolist()"),
+        (Until, (X, torch.tensor(3)), {}, "go through the tensor and not through its tolist()"),
         (lambda: writes_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
         (lambda: counts_in_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
         (lambda: repeats_a_list, (X,), {}, "torch.full((n,), 1.0)"),

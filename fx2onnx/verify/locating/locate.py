@@ -64,8 +64,7 @@ def locate(
     Where nothing differs on these arguments, the file is verified and the first inputs that fail are searched; None where none fails.
     Raises: ``UserError`` where the module or the file does not run.
 
-    verdict: an earlier verification. effort: as in ``verify``. input_names, bake: those of the export. memory_bytes: the largest size of the
-    values that are kept to be compared; default: a part of the free memory.
+    verdict: an earlier verification. effort: as in ``verify``. input_names, bake: those of the export. memory_bytes: of the values kept.
     dump: a device's values, .npy files in a folder by names of values or nodes: the first that does not follow from those before.
     """
     check_effort(effort)

@@ -279,8 +279,9 @@ class Verdict(Shown):
             raise self.not_verified("the exported model is not verified")
         if not self.ok:
             wrong = {row.inputs.rpartition(", ")[2] for row in self.rows if not row.ok}
-            first = [OTHER_WEIGHTS] if "weights" in wrong else [STABLE] if wrong <= _OF_EQUAL else []
-            steps = [*first, advice] if advice == LOOK else advice
+            first = [OTHER_WEIGHTS] if "weights" in wrong else []
+            last = [STABLE] if wrong <= _OF_EQUAL and not first else []
+            steps = [*first, advice, *last] if advice == LOOK else advice
             raise VerificationError("E501", what, why=self.describe(), next=steps)
 
     def not_verified(self, what: str) -> VerificationError:

@@ -75,9 +75,11 @@ class Turns(list):  # type: ignore[type-arg]
         return all_of(self._as_one())
 
     def some(self, is_typed: bool = False) -> torch.Tensor:
-        """All elements along a new first axis: at least one, except for numbers whose dtype is given (``is_typed``)."""
+        """All elements along a new first axis: at least one, except for numbers whose dtype is given (``is_typed``), or is that of
+        floats, which an empty list has, too.
+        """
         whole = self.whole()
-        if not is_typed or whole.dim() > 1:
+        if not (is_typed or whole.dtype == torch.float64) or whole.dim() > 1:
             current_loops().expects_some(self.length())
         return whole
 

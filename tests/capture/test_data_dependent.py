@@ -327,3 +327,17 @@ def test_slices_by_numbers_of_either_sign() -> None:
     x = torch.randn(2, 11)
     others = [(x, torch.tensor(count)) for count in (1, 0, 6, 8, 20)]
     check(forward, (x, torch.tensor(3)), others=others)
+
+
+def test_a_list_of_floats_may_be_empty() -> None:
+    """``torch.tensor([])`` is of the dtype that it has with elements."""
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        found = []
+        for number in x[x > 0].tolist():
+            found.append(number * 2)
+        return torch.tensor(found)
+
+    x = torch.tensor([1.5, -2.0, 3.0])
+    result = check(doubled, (x,), others=[(-x.abs(),), (x.abs(),)])
+    assert not any("has to be true" in line or "asserted" in line for line in map(str, result.report.assumptions))

@@ -66,8 +66,10 @@ def is_of_eager(error: BaseException) -> bool:
     return _OF_EAGER in vars(error)
 
 
-def check_dtypes(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """Raises what eager PyTorch does, where it refuses the dtypes of the operands."""
+def check_dtypes(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
+    """Raises what eager PyTorch does, where it refuses the dtypes of the operands. Returns whether it takes them in operands of other
+    sizes, too, as far as small ones tell.
+    """
     if func._schema.name in Op.CHECKS_RANKS.names:
         error = _Trial(env, func, (args, kwargs), _SMALL).error(_as(torch.float32))
         if error is not None:
@@ -75,9 +77,11 @@ def check_dtypes(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwar
     tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
     is_asked = func.namespace in NAMESPACES and bool(tensors) and not in_function_transform() and _can_be_asked(func)
     if is_asked and all(tensor.layout == torch.strided and not tensor.is_quantized for tensor in tensors):
-        error = _refusal(env, func, (args, kwargs), tensors)
+        error, is_of_sizes = _refusal(env, func, (args, kwargs), tensors)
         if error is not None:
             raise error
+        return not is_of_sizes
+    return True
 
 
 def check_sizes(
@@ -200,22 +204,25 @@ def _can_be_asked(func: OpOverload) -> bool:
     return not is_view and not func._schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
 
 
-def _refusal(env: ShapeEnv, func: OpOverload, arguments: Arguments, tensors: list[torch.Tensor]) -> Exception | None:
+def _refusal(
+    env: ShapeEnv, func: OpOverload, arguments: Arguments, tensors: list[torch.Tensor]
+) -> tuple[Exception | None, bool]:
+    """The error of these dtypes, or None, and whether small operands are refused where these are taken."""
     is_pointwise = torch.Tag.pointwise in func.tags
     small = _Trial(env, func, arguments, 1 if is_pointwise else _SMALL)
     error = small.error()
     if error is None:
-        return None
+        return None, False
     is_certain = small.is_of_dtypes(error)
     dtypes = {tensor.dtype for tensor in tensors}
     is_ordinary = len(dtypes) == 1 and next(iter(dtypes)).is_floating_point
     if (is_ordinary and not is_certain) or small.elements() > _MOST_ELEMENTS:
-        return error if is_certain else None
+        return error if is_certain else None, False
     whole = _Trial(env, func, arguments, None)
     own = whole.error()
     if own is not None and (is_certain or whole.is_of_dtypes(own)):
-        return own if is_about_dtypes(own) else error
-    return None
+        return own if is_about_dtypes(own) else error, False
+    return None, is_certain
 
 
 def _same(dtype: torch.dtype) -> torch.dtype:

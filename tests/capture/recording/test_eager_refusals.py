@@ -190,6 +190,14 @@ def test_what_eager_takes_is_captured(name: str) -> None:
     assert capture(Of(function), args).outputs
 
 
+def test_dtypes_that_a_kernel_has_for_some_sizes() -> None:
+    """Distances of many rows are a product, which exists in half precision; those of few rows are not."""
+    name = "half in distances that a product gives"
+    test_what_eager_takes_is_captured(name)
+    test_dtypes_that_a_kernel_does_not_have("cdist of two in half precision")
+    test_what_eager_takes_is_captured(name)
+
+
 def test_a_mistake_that_forward_catches_goes_on_as_in_eager() -> None:
     class Falling(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

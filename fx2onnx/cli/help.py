@@ -24,7 +24,8 @@ RARE = frozenset([
     "case_weights", "cluster", "limit", "again", "effort", "external_data", "external_data_bytes", "metadata",
     "attest", "state", "input_names", "output_names", "data_branches", "trust_source", "length_penalty",
     "num_return_sequences", "optimize", "explain", "attention", "write", "fail_if_slower", "speedscope", "image_size",
-    "seq", "nms", "num_assistant_tokens", "stand_ins", "package", "no_repeat_ngram_size",
+    "seq", "nms", "num_assistant_tokens", "stand_ins", "package", "layout",
+    "no_repeat_ngram_size",
 ])  # fmt: skip
 """Parameters that few need."""
 EXAMPLES = {

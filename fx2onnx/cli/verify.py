@@ -93,7 +93,7 @@ def _check_file(model: Path) -> None:
     from fx2onnx.semantics.reading.load import load_model
     from fx2onnx.verify.interface import OF_FOLDER
 
-    if model.is_dir():
+    if os.path.isdir(model):  # Path's raises for a name that is too long
         raise UserError(
             "E302", f"'{model}' is a folder", next=["give a file in it", f"a generating folder: {OF_FOLDER}"]
         )

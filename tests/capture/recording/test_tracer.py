@@ -68,7 +68,9 @@ def test_numbers_of_constants_are_known_and_of_data_are_symbols() -> None:
 
 @pytest.mark.parametrize("question", [lambda x: float(x.sum()), lambda x: 1 if x.sum() > 0 else 2])
 def test_other_numbers_of_data_are_refused_with_a_way_out(question: object) -> None:
-    with pytest.raises(UserError, match=r"Python (control flow depends on tensor data|needs a data-dependent number)") as caught:
+    with pytest.raises(
+        UserError, match=r"Python (control flow depends on tensor data|needs a data-dependent number)"
+    ) as caught:
         recorded(question, (4,))  # type: ignore[arg-type]
     assert 'bake=["x0"] to make the values of the example inputs constants of the file' in caught.value.next
 

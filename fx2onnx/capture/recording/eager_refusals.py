@@ -67,9 +67,7 @@ def is_of_eager(error: BaseException) -> bool:
 
 
 def check_dtypes(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-    """Raises what eager PyTorch does, where it refuses the dtypes of the operands. Returns whether it takes them in operands of other
-    sizes, too, as far as small ones tell.
-    """
+    """Raises what eager PyTorch does, where it refuses the dtypes of the operands. Returns whether it takes them at all sizes."""
     if func._schema.name in Op.CHECKS_RANKS.names:
         error = _Trial(env, func, (args, kwargs), _SMALL).error(_as(torch.float32))
         if error is not None:
@@ -125,7 +123,7 @@ def as_eager(
     if args and isinstance(args[0], list | tuple) and not args[0] and name_of(func) in Op.NEEDS_TENSORS.names:
         try:
             end_by_data(RuntimeError(f"{func} is given an empty list of tensors"))
-        except RuntimeError as refused:  # so eager PyTorch does, whatever the other arguments are
+        except RuntimeError as refused:
             return refused
     is_tried = func.namespace in NAMESPACES and not NOT_TRIED.search(func._schema.name)
     sizes = [*_symbolic((*args, *kwargs.values()))]

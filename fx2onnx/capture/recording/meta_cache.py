@@ -380,9 +380,7 @@ _TAKEN: Bounded[tuple[object, ...], None] = Bounded(20_000)
 
 
 def check_operands(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """Raises what eager PyTorch does, where it refuses the dtypes of the operands: it is asked once in a process, unless it
-    depends on sizes.
-    """
+    """Raises what eager PyTorch does, where it refuses the dtypes of the operands: asked once a process, unless sizes decide."""
     key = (func, _dtypes(args), _dtypes(tuple(kwargs.items())) if kwargs else ())
     if key not in _TAKEN and check_dtypes(env, func, args, kwargs):
         _TAKEN[key] = None

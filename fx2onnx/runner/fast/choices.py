@@ -11,33 +11,38 @@ from fx2onnx.runner.fast.compiled import compiled, f32, i32, ordered
 from fx2onnx.semantics.kernels.vision import best_boxes
 from fx2onnx.semantics.types import FLOAT32, INT64, Array
 
+BLOCK = 32
+"""Boxes that a box is compared with before it is given up."""
+
 
 @compiled
-def _suppressed(edges: Array, overlap: Any, limit: int, best: Array) -> int:
+def _suppressed(edges: Array, overlap: Any, limit: int, chosen: Array, best: Array) -> int:
     """The first boxes, in order, of which none overlaps an earlier one by more; returns how many they are."""
     count = 0
     for box in range(edges.shape[1]):
         if count >= limit:
             break
-        is_free = True
-        for place in range(count):
-            other = best[place]
-            high = min(edges[2, box], edges[2, other]) - max(edges[0, box], edges[0, other])
-            wide = min(edges[3, box], edges[3, other]) - max(edges[1, box], edges[1, other])
-            common = max(high, f32(0)) * max(wide, f32(0))
-            if common / (edges[4, box] + edges[4, other] - common) > overlap:
-                is_free = False
-                break
-        if is_free:
+        top, left, low, right, area = edges[0, box], edges[1, box], edges[2, box], edges[3, box], edges[4, box]
+        start, hits = 0, i32(0)
+        while start < count and hits == 0:
+            end = min(start + BLOCK, count)
+            for n in range(start, end):
+                high = max(min(low, chosen[2, n]) - max(top, chosen[0, n]), f32(0))
+                common = high * max(min(right, chosen[3, n]) - max(left, chosen[1, n]), f32(0))
+                hits |= i32(common / (area + chosen[4, n] - common) > overlap)
+            start = end
+        if hits == 0:
+            for side in range(5):
+                chosen[side, count] = edges[side, box]
             best[count] = box
             count += 1
     return count
 
 
 def _choose(edges: Array, overlap: float, limit: int) -> Array:
-    best = np.empty(min(limit, edges.shape[1]), INT64)
-    chosen: Array = best[: _suppressed(np.ascontiguousarray(edges), f32(overlap), limit, best)]
-    return chosen
+    size = min(limit, edges.shape[1])
+    best, chosen = np.empty(size, INT64), np.empty((5, size), FLOAT32)
+    return best[: _suppressed(np.ascontiguousarray(edges), f32(overlap), limit, chosen, best)]
 
 
 def call_NonMaxSuppression(

@@ -272,43 +272,44 @@ def best_boxes(
 
 
 BLOCK_BOXES = 64
-"""Boxes that are compared at a time, with those chosen before and with one another."""
+"""Boxes that are compared at a time, with those chosen before and with one another; fewer where few are still to be chosen."""
 
 
 def _suppressed(edges: Array, overlap: float, limit: int) -> list[int]:
     """The first ``limit`` boxes, in order, of which none overlaps an earlier one by more than ``overlap``."""
     best: list[int] = []
-    for start in range(0, edges.shape[1] if limit > 0 else 0, BLOCK_BOXES):
-        given = edges[:, start : start + BLOCK_BOXES]
-        head = list(range(start, start + given.shape[1]))
+    start, end = 0, edges.shape[1] if limit > 0 else 0
+    while start < end and len(best) < limit:
+        given = edges[:, start : start + min(BLOCK_BOXES, max(32, 2 * (limit - len(best))))]
+        head = np.arange(start, start + given.shape[1])
+        start += len(head)
         if best:
-            free = np.flatnonzero(~_overlap(edges.take(best, 1), given, overlap).any(0))
-            given, head = given.take(free, 1), (free + start).tolist()
-        bits = np.packbits(_overlap(given, given, overlap), axis=1, bitorder="little")
-        raw, width = bits.tobytes(), bits.shape[1]
-        closed = 0
-        for number, box in enumerate(head):
-            if not closed >> number & 1:
-                best.append(box)
-                closed |= int.from_bytes(raw[number * width : number * width + width], "little")
-        if len(best) >= limit:
-            break
+            free = np.flatnonzero(~_overlap(given, edges.take(best, 1), overlap).any(1))
+            given, head = given.take(free, 1), head[free]
+        pairs = _overlap(given, given, overlap)
+        pairs &= _LATER[: len(head), : len(head)]
+        is_open = np.ones(len(head), np.bool_)
+        for number in np.flatnonzero(pairs.any(1)).tolist():
+            if is_open[number]:
+                np.greater(is_open, pairs[number], out=is_open)
+        best.extend(head[is_open].tolist())
     return best[:limit]
+
+
+_LATER = np.triu(np.ones((BLOCK_BOXES, BLOCK_BOXES), np.bool_), 1)
 
 
 def _overlap(first: Array, second: Array, overlap: float) -> Array:
     """Return whether a box of the first shares more than ``overlap`` of its union with one of the second; both are edges and area."""
-    y0, x0, y1, x1, area = first[:, :, None]
     if overlap < 0:
         return np.ones((first.shape[1], second.shape[1]), np.bool_)
-    common = np.minimum(y1, second[2])
-    np.subtract(common, np.maximum(y0, second[0]), out=common)
-    np.maximum(common, 0, out=common)
-    width = np.minimum(x1, second[3])
-    np.subtract(width, np.maximum(x0, second[1]), out=width)
-    np.maximum(width, 0, out=width)
-    np.multiply(common, width, out=common)
-    union = np.add(area, second[4], out=width)
+    shared = np.minimum(first[2:4, :, None], second[2:4, None])
+    start = np.maximum(first[:2, :, None], second[:2, None])
+    np.subtract(shared, start, out=shared)
+    start.fill(0)
+    np.maximum(shared, start, out=shared)  # faster than with a number
+    common, union = np.multiply(shared[0], shared[1], out=shared[0]), shared[1]
+    np.add(first[4, :, None], second[4], out=union)
     np.subtract(union, common, out=union)
     with np.errstate(invalid="ignore", divide="ignore"):
         np.divide(common, union, out=common)

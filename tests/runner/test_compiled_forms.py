@@ -152,6 +152,8 @@ def choices() -> list[Case]:
         ((2, 4, 30), {"kernel_shape": [4], "dilations": [2], "pads": [1, 2]}),
     ):
         made.append(Case("MaxPool", [numbers("float32", *dims)], special=True, **attrs))
+        for counts in (0, 1):
+            made.append(Case("AveragePool", [numbers("float32", *dims)], count_include_pad=counts, **attrs))
     return made
 
 

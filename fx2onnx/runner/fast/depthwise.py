@@ -1,8 +1,7 @@
-"""Depthwise convolutions and MaxPool: all taps of an output in one expression."""
+"""Depthwise convolutions: all taps of an output in one expression."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -27,8 +26,7 @@ from fx2onnx.runner.fast.taps import (
 )
 from fx2onnx.semantics.kernels.conv_plan import HARD_SWISH, Epilogue, epilogue, fold_batch_norm, nhwc, prepare_conv
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
-from fx2onnx.semantics.kernels.pool import pool_window
-from fx2onnx.semantics.kernels.windows import Window, conv_window, required_after
+from fx2onnx.semantics.kernels.windows import Window, conv_window
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array
 
@@ -64,7 +62,7 @@ def fill_plane(x: Array, top: int, left: int, sh: int, sw: int, zero: Any, plane
 
 
 @functools.cache
-def _first(count: int, kind: int, is_hard_swish: int = 0) -> Callable[..., None]:
+def over_planes(count: int, kind: int, is_hard_swish: int = 0) -> Callable[..., None]:
     """The loop over planes for a number of taps. A plane is padded and cut into its phases in scratch, so that every tap reads
     neighbours, and lines run on over the ends of its rows. Real sums are given to bias and activation.
     """
@@ -214,7 +212,7 @@ def _activation(facts: Facts) -> tuple[int, Any, Any]:
     return int(name == "HardSwish"), f32(low), f32(high)
 
 
-def _as_image(window: Window) -> Window:
+def as_image(window: Window) -> Window:
     """The window over two axes, also of one along a line."""
     if len(window.out) == 2:
         return window
@@ -226,13 +224,13 @@ def _as_image(window: Window) -> Window:
 def _prepare_first(facts: Facts, w: Array, window: Window) -> Prepared:
     spec = facts.inputs[0]
     assert spec is not None
-    window = _as_image(window)
+    window = as_image(window)
     dims = spec[0][2:] if len(spec[0]) == 4 else (1, spec[0][2])
     batch, channels = spec[0][:2]
     taps, bias = facts.once("taps", (w, *facts.consts[2:7]), lambda: _folded(facts, w))
-    planes, offsets = _planes(dims, window)
+    planes, offsets = planes_of(dims, window)
     is_hard_swish, low, high = _activation(facts)
-    loop = _first(len(offsets), SUMS, is_hard_swish)
+    loop = over_planes(len(offsets), SUMS, is_hard_swish)
 
     def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
         source, made = operand(x, (batch, channels, *dims))
@@ -265,10 +263,10 @@ def _prepare_planes(
     spec, w, bias = facts.inputs[0], facts.consts[1], facts.consts[2:7]
     assert spec is not None
     assert w is not None
-    window = _as_image(window)
+    window = as_image(window)
     dims = spec[0][2:] if len(spec[0]) == 4 else (1, spec[0][2])
     (batch, ins), outs, (oh, ow) = spec[0][:2], len(w), window.out
-    planes, reads = _planes(dims, window)
+    planes, reads = planes_of(dims, window)
     size = math.prod(planes)
     multiplies = batch * w.size * oh * ow
     if not IS_THERE or ow < LEAST_ALONG or multiplies < LEAST_MULTIPLIES:
@@ -295,7 +293,7 @@ def _fill_planes(x: Array, top: int, left: int, sh: int, sw: int, zero: Any, pla
         fill_plane(x[c], top, left, sh, sw, zero, planes[c])
 
 
-def _planes(dims: Sequence[int], window: Window) -> tuple[tuple[int, ...], Array]:
+def planes_of(dims: Sequence[int], window: Window) -> tuple[tuple[int, ...], Array]:
     """The shape of a padded plane by its phases [sh, sw, *], and how far from its start each tap reads."""
     padded = [dim + low + high for dim, low, high in zip(dims, window.before, window.after, strict=True)]
     phases = tuple(-(-dim // step) for dim, step in zip(padded, window.strides, strict=True))
@@ -333,31 +331,6 @@ def _prepare_last(facts: Facts, w: Array, window: Window) -> Prepared:
     return Prepared(Calls(calls), (((*padded, channels), FLOAT32),), channels_last=True, inplace=())
 
 
-def prepare_MaxPool(facts: Facts) -> Prepared | None:
-    """The maxima of images or lines in float32, where nothing lies channels-last."""
-    spec, attrs = facts.inputs[0], facts.attrs
-    if spec is None or not is_plain(spec) or len(spec[0]) not in (3, 4) or len(facts.outputs) > 1:
-        return None
-    if any(facts.channels_last) or facts.wants_channels_last or math.prod(attrs["kernel_shape"]) > MAX_TAPS:
-        return None
-    found = pool_window(spec[0], attrs["kernel_shape"], attrs)
-    window = _as_image(dataclasses.replace(found, after=required_after(spec[0][2:], found)))
-    if min((*window.before, *window.after)) < 0 or 0 in window.out:
-        return None
-    dims = spec[0][2:] if len(spec[0]) == 4 else (1, spec[0][2])
-    shape, zeros = (math.prod(spec[0][:2]), *dims), np.zeros((1, MAX_TAPS), FLOAT32)
-    planes, offsets = _planes(dims, window)
-    size, loop, bias = math.prod(planes) + STEP, _first(len(offsets), MAXIMA), np.zeros(shape[0], FLOAT32)
-
-    def calls(out: Outs, room: list[Array], x: Array) -> list[Call]:
-        source, made = operand(x, shape)
-        phases, y = room[0][: math.prod(planes)].reshape(planes), out[0].reshape(shape[0], *window.out)
-        given = source, zeros, offsets, *window.before, *window.strides, phases, room[1], f32(0), bias
-        return [*made, partial(loop, *given, f32(-math.inf), f32(math.inf), y)]
-
-    return Prepared(Calls(calls), (((size,), FLOAT32), ((size,), FLOAT32)), inplace=())
-
-
 def prepare_codes(
     facts: Facts, weights: Array, w_zero: Array, window: Window, zero: int, finish: Any
 ) -> Prepared | None:
@@ -366,13 +339,13 @@ def prepare_codes(
     if spec is None or math.prod(window.kernel) > MAX_TAPS:
         return None
     batch, channels, *dims = spec[0]
-    planes, offsets = _planes(dims, window)
+    planes, offsets = planes_of(dims, window)
     size, int32 = math.prod(planes) + STEP, np.dtype(np.int32)
 
     def arranged() -> Array:
         return weights.astype(int32).reshape(channels, -1) - w_zero.astype(int32).reshape(-1, 1)
 
-    taps, loop = facts.once("taps", (weights, w_zero), arranged), _first(len(offsets), CODES)
+    taps, loop = facts.once("taps", (weights, w_zero), arranged), over_planes(len(offsets), CODES)
     scratch = (((size,), int32), ((size,), int32), ((channels, *window.out), int32))
 
     none = np.zeros(0, FLOAT32)

@@ -91,13 +91,13 @@ def _maxima(parts: list[Array], out: Array) -> None:
         np.maximum(out, part, out=out)
 
 
-def max_pool_infer(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+def pool_infer(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     x = inputs[0]
     shape = (*x.shape[:2], *pool_window(x.shape, attrs["kernel_shape"], attrs).out)
     return ((shape, x.dtype), (shape, INT64))[: max(attrs.get("n_outputs", 1), 1)]
 
 
-@kernel("MaxPool", kind="into", infer=max_pool_infer, prepare=_prepare_max_pool)
+@kernel("MaxPool", kind="into", infer=pool_infer, prepare=_prepare_max_pool)
 def max_pool(
     out: list[Array], x: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, n_outputs: int = 1, **attrs: Any
 ) -> None:
@@ -125,8 +125,8 @@ def max_pool(
     out[1][...] = np.take_along_axis(label, best, -1)[..., 0]
 
 
-def _counts(dims: Sequence[int], window: Window, include_pads: bool) -> Array:
-    """The number of elements that each window covers; pads count where asked, elements that ceil mode adds never."""
+def window_counts(dims: Sequence[int], window: Window, include_pads: bool) -> Array:
+    """The number of elements that each window covers; pads count where asked, elements that ceil mode adds never. At least 1."""
     total = np.ones((), np.float64)
     n = len(dims)
     for axis in range(n):
@@ -135,17 +135,21 @@ def _counts(dims: Sequence[int], window: Window, include_pads: bool) -> Array:
         low, high = (-window.before[axis], dims[axis] + window.after[axis]) if include_pads else (0, dims[axis])
         count = ((taps >= low) & (taps < high)).sum(1)
         total = total * count.reshape([-1 if line == axis else 1 for line in range(n)])
-    return total
+    return np.asarray(np.maximum(total, 1))
 
 
-@kernel("AveragePool")
-def average_pool(x: Array, *, kernel_shape: Sequence[int], count_include_pad: int = 0, **attrs: Any) -> Array:
-    """The mean of each window."""
+@kernel("AveragePool", kind="into", infer=pool_infer)
+def average_pool(
+    out: list[Array], x: Array, *, kernel_shape: Sequence[int], count_include_pad: int = 0, **attrs: Any
+) -> None:
+    """out[0] = the mean of each window."""
     window = pool_window(x.shape, kernel_shape, attrs)
-    check_shape((*x.shape[:2], *window.out), x.dtype)
-    wide = widen(x)
-    counts = np.maximum(_counts(x.shape[2:], window, bool(count_include_pad)), 1).astype(wide.dtype)
-    return narrowed((over_windows(wide, window, np.add, 0) / counts), x.dtype)
+    total = over_windows(widen(x), window, np.add, 0)
+    counts = window_counts(x.shape[2:], window, bool(count_include_pad)).astype(total.dtype)
+    if total.dtype == x.dtype:
+        np.divide(total, counts, out=out[0])
+    else:
+        out[0][...] = narrowed(total / counts, x.dtype)
 
 
 @kernel("LpPool")

@@ -25,8 +25,8 @@ from fx2onnx.semantics.types import Array
 
 _BLOCKS = (16, 8)
 
-kernel("MaxPool", domain=NCHWC, kind="into", infer=pool.max_pool_infer)(pool.max_pool)
-kernel("AveragePool", domain=NCHWC)(pool.average_pool)
+kernel("MaxPool", domain=NCHWC, kind="into", infer=pool.pool_infer)(pool.max_pool)
+kernel("AveragePool", domain=NCHWC, kind="into", infer=pool.pool_infer)(pool.average_pool)
 kernel("GlobalAveragePool", domain=NCHWC)(pool.global_average_pool)
 kernel("GlobalMaxPool", domain=NCHWC)(pool.global_max_pool)
 

@@ -22,7 +22,7 @@ from fx2onnx.semantics.kernels.integer_products import (
     to_int32,
 )
 from fx2onnx.semantics.kernels.matmul import gemm_infer, matmul_shape
-from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_window
+from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_infer
 from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_infer, quantize_linear
 from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
 from fx2onnx.semantics.limits import check_shape
@@ -228,7 +228,11 @@ def qlinear_average_pool(
 ) -> Array:
     """The mean of each window of dequantized x, quantized again."""
     wide = _wide(_channels_second(x) if channels_last else x, scale, zero, "X")
-    y = _narrow(average_pool(wide, **attrs), y_scale, y_zero, x.dtype)
+    (shape, dtype), *_ = pool_infer([wide], attrs)
+    check_shape(shape, dtype)
+    means = np.empty(shape, dtype)
+    average_pool([means], wide, **attrs)
+    y = _narrow(means, y_scale, y_zero, x.dtype)
     return _channels_last(y) if channels_last else y
 
 
@@ -246,9 +250,9 @@ def qlinear_global_average_pool(
 def nhwc_max_pool(x: Array, **attrs: Any) -> Array:
     """The maximum of each window; channels are the last axis."""
     moved = np.ascontiguousarray(_channels_second(x))
-    shape = (*moved.shape[:2], *pool_window(moved.shape, attrs["kernel_shape"], attrs).out)
-    check_shape(shape, x.dtype)
-    y = np.empty(shape, x.dtype)
+    (shape, dtype), *_ = pool_infer([moved], attrs)
+    check_shape(shape, dtype)
+    y = np.empty(shape, dtype)
     max_pool([y], moved, **attrs)
     return _channels_last(y)
 

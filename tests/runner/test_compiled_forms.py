@@ -165,6 +165,9 @@ def others() -> list[Case]:
         ((1, 4, 8, 9), (1, 3), {"strides": [1, 3]}),
         ((2, 6, 50), (7,), {"pads": [3, 3]}),
         ((1, 6, 50), (4,), {"strides": [2], "dilations": [2], "pads": [5, 0]}),
+        ((2, 37, 7, 7), (5, 5), {"pads": [2] * 4}),
+        ((1, 16, 13, 9), (3, 2), {"pads": [2, 1, 0, 1], "strides": [2, 1], "dilations": [2, 3]}),
+        ((2, 20, 15), (3,), {"strides": [2]}),
     ):
         channels = x[1]
         weights = numbers("float32", channels, 1, *k), numbers("float32", channels)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, inlined, is_plain, operand
 from fx2onnx.runner.fast.products import IS_THERE, LEAST_MULTIPLIES, across_planes, pad_last, prepare_image
+from fx2onnx.runner.fast.small import MOST_NUMBERS, prepare_small
 from fx2onnx.runner.fast.taps import (
     CODES,
     LANES,
@@ -229,6 +230,8 @@ def _prepare_first(facts: Facts, w: Array, window: Window) -> Prepared:
     batch, channels = spec[0][:2]
     taps, bias = facts.once("taps", (w, *facts.consts[2:7]), lambda: _folded(facts, w))
     planes, offsets = planes_of(dims, window)
+    if window.out[1] < LANES <= channels and math.prod(planes) <= MOST_NUMBERS:
+        return prepare_small(facts, dims, window, taps, bias, _activation(facts))
     is_hard_swish, low, high = _activation(facts)
     loop = over_planes(len(offsets), SUMS, is_hard_swish)
 

@@ -183,6 +183,9 @@ def others() -> list[Case]:
         made.append(
             Case("Conv", [numbers("float32", 2, ins, 1000)], line, strides=attrs.get("strides", [1])[-1:], atol=1e-4)
         )
+    for outs, side, attrs in ((16, 5, {"pads": [1] * 4}), (37, 14, {"pads": [2, 0, 1, 1], "strides": [2, 1]})):
+        weights = numbers("float32", outs, 10, 3, 3), numbers("float32", outs)
+        made.append(Case("Conv", [numbers("float32", 16, 10, side, side + 1)], *weights, atol=1e-4, **attrs))
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}
     for op, steps, batch, hidden, direction in (
         ("LSTM", 5, 1, 9, "forward"), ("LSTM", 3, 2, 6, "bidirectional"), ("GRU", 4, 2, 7, "reverse"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, inlined, is_plain, operand
 from fx2onnx.runner.fast.products import IS_THERE, LEAST_MULTIPLIES, across_planes, pad_last, prepare_image
-from fx2onnx.runner.fast.small import MOST_NUMBERS, prepare_small
+from fx2onnx.runner.fast.small import MOST_NUMBERS, prepare_small, prepare_turned
 from fx2onnx.runner.fast.taps import (
     CODES,
     LANES,
@@ -188,7 +188,8 @@ def _convolution(facts: Facts) -> Prepared | None:
     if any(pad < 0 for pad in (*window.before, *window.after)) or 0 in window.out:
         return None
     if not is_depthwise:
-        form = prepare_image if is_last else _prepare_planes
+        is_small = w.ndim == 4 and window.out[1] < LANES
+        form = prepare_image if is_last else prepare_turned if is_small else _prepare_planes
         return form(facts, window, lambda: _folded(facts, w), _activation(facts))
     if is_last and len(w) >= LANES:
         return _prepare_last(facts, w, window)

@@ -1,4 +1,4 @@
-"""Depthwise convolutions of small images: some channels at a time side by side in a vector register."""
+"""Convolutions of small images, whose channels are brought side by side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, operand
+from fx2onnx.runner.fast.products import prepare_image
 from fx2onnx.runner.fast.taps import LANES, along_channels
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.windows import Window
@@ -83,3 +84,22 @@ def prepare_small(
         return made
 
     return Prepared(Calls(calls), (((*padded, LANES), FLOAT32), ((oh * ow, LANES), FLOAT32)), inplace=())
+
+
+def prepare_turned(
+    facts: Facts, window: Window, folded: Callable[[], tuple[Array, Array]], bounds: tuple[int, Any, Any]
+) -> Prepared | None:
+    """``prepare_image`` for images that lie plane by plane: it works on copies in channels-last memory."""
+    made, spec, w = prepare_image(facts, window, folded, bounds), facts.inputs[0], facts.consts[1]
+    if made is None or spec is None or w is None:
+        return None
+    (batch, ins, *dims), outs, inner = spec[0], len(w), made.fn
+    assert isinstance(inner, Calls)
+
+    def calls(out: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        image, result = (np.moveaxis(one, -1, 1) for one in room[-2:])
+        work = inner.bind([result], room[:-2], image)
+        return [partial(np.copyto, image, x), *work, partial(np.copyto, out[0], result)]
+
+    turned = ((batch, *dims, ins), FLOAT32), ((batch, *window.out, outs), FLOAT32)
+    return Prepared(Calls(calls), (*made.scratch, *turned), inplace=())

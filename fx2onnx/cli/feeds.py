@@ -201,7 +201,9 @@ def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
     return array
 
 
-_AXIS = re.compile(r"\s*(?:(?P<name>.*\S)\s*:)?\s*(?P<axis>\d+)\s*=\s*(?P<dim>[A-Za-z_]\w*)\s*", re.DOTALL)
+_AXIS = re.compile(
+    r"\s*(?:(?P<name>.*\S)\s*:)?\s*(?P<axis>\d+)\s*=\s*(?P<dim>(?:\d+ *\* *)?[A-Za-z_]\w*)\s*", re.DOTALL
+)
 _USAGE = "write NAME:AXIS=DIM,AXIS=DIM;NAME:AXIS=DIM, for example input_ids:0=batch,1=sequence"
 _WORDS = "or one word: default (the sizes that a source proposes), or none"
 
@@ -238,6 +240,8 @@ def places_of(texts: Sequence[str]) -> dict[str, str]:
         if asked == "none":
             return {}
         raise UserError("E001", f"--dynamic {asked} is for a source, not for a file", next=_USAGE)
+    if wrong := next((dim for axes in asked.values() for dim in axes.values() if "*" in dim), None):
+        raise UserError("E001", f"--dynamic names '{wrong}', and a file has names of sizes only", next=_USAGE)
     return {f"{name}:{axis}": dim for name, axes in asked.items() for axis, dim in axes.items()}
 
 

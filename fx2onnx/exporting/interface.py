@@ -216,7 +216,7 @@ def _declaration(name: str, sizes: SizeSet) -> str:
     """The words that tell how to declare the sizes, where a ``torch.export.Dim`` says them."""
     (first, last), (_, step) = sizes.ends(), sizes.progression()
     if step > 1 and first % step == 0:
-        return f'; if that is meant, declare {step} * torch.export.Dim("{name}")'
+        return f'; if that is meant, declare "{step}*{name}", or {step} * torch.export.Dim("{name}")'
     if step == 1 and last is not None:
         return f'; if that is meant, declare torch.export.Dim("{name}", min={first}, max={last})'
     return ""

@@ -27,6 +27,7 @@ from fx2onnx.quantize.options import Quantize
 from fx2onnx.quantize.places import (
     COMPUTED,
     DOMAIN,
+    LEAST_NUMBERS,
     MAKE_PLAIN,
     TURNS,
     QuantizationPlan,
@@ -250,7 +251,7 @@ class Quantized:
             said += list(_worth(fitted, str(self.options.fitting)))
         if self.outputs:
             moved = ", ".join(f"{name} {error:.2%}" for name, error in list(self.outputs.items())[:WORST_NAMED])
-            said.append(f"outputs beside the unquantised model's: {moved}")
+            said.append(f"outputs beside the model's without quantization: {moved}")
         return said
 
 
@@ -298,7 +299,7 @@ def plan_for(
         raise UserError(
             "E001",
             "there is no weight to quantize",
-            why=reasons or "no weight of a product or convolution",
+            why=reasons or f"no weight of a product or convolution has {LEAST_NUMBERS:,} numbers or more",
             next=MAKE_PLAIN if any(why == COMPUTED for why in plan.kept.values()) else (),
         )
     return plan

@@ -89,7 +89,7 @@ def against_numbers(numbers: Original, path: str) -> Verdict:
         verdict = numbers.compare(path)
     if verdict.is_wrong:
         verdict.raise_if_failed(
-            "the quantised file differs from the same file on the numbers of its codes",
+            "the quantized file differs from the same file on the numbers of its codes",
             "another --format, or --no-verify; report it with the file",
         )
     return verdict

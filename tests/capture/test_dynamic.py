@@ -388,3 +388,13 @@ def test_one_window_is_a_condition_where_more_are_another_program() -> None:
 def test_a_decision_where_there_is_one_window() -> None:
     sample, *others = _texts(5, 1, 4, 8, 9, 16, 30)
     check(Windowed("decides"), sample, others=others, dynamic_shapes=({0: "batch", 1: "length"},))
+
+
+def test_a_text_is_a_multiple_in_every_spelling() -> None:
+    x = torch.randn(2, 8)
+
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0], x.shape[1] // 2, 2).mean(-1)
+
+    for options in ({"dynamic_shapes": {"x": {1: "2*n"}}}, {"dynamic_axes": {"x": {1: "2*n"}}, "input_names": ["x"]}):
+        assert shape_of(fx2onnx.export(halves, (x,), **options), "x") == [2, "2*n"]

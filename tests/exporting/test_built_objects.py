@@ -228,3 +228,33 @@ def test_the_caller_s_dataclass_keeps_its_fields() -> None:
     fx2onnx.export(Reads(), (given,), verify=True)
     assert all(vars(given)[name] is value for name, value in before.items())
     assert [each.name for each in dataclasses.fields(given)] == ["x", "n", "mask"]
+
+
+class Held:
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"b": {1: "m"}, "A": {0: "k"}},
+        {"nonsense": {1: "n"}},
+        {"inner": {"z": {0: "n"}}},
+        {"inner": [{0: "n"}]},
+        {"rows": [{0: "n"}, {0: "n"}, {0: "n"}]},
+    ],
+)
+def test_sizes_of_what_an_object_does_not_have(spec: Any) -> None:
+    """They were given to its tensors by place."""
+    held = Held(a=torch.randn(3, 4), b=torch.randn(5, 6), inner=Held(c=torch.randn(3)), rows=[torch.randn(2)] * 2)
+
+    def forward(held: Held) -> Any:
+        return held.a, held.b, held.inner.c, held.rows[0] + held.rows[1]
+
+    with pytest.raises(fx2onnx.UserError, match="there is no held"):
+        fx2onnx.export(forward, (held,), dynamic_shapes={"held": spec})
+    named = {"a": {0: "k"}, "inner": {"c": {0: "n"}}, "rows": [None, None]}
+    result = fx2onnx.export(forward, (held,), dynamic_shapes={"held": named})
+    value = next(value for value in result.model_proto.graph.input if value.name == "held.inner.c")
+    assert value.type.tensor_type.shape.dim[0].dim_param == "n"

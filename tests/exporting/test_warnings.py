@@ -352,7 +352,9 @@ class TestLimitedSizes:
         assert text.startswith(f"the file is right for some sizes n only: {limits}   (")
         assert f"test_warnings.py:{function.__code__.co_firstlineno + 1}, in" in text
         low, high = limits.split()[2], limits.split()[-1]
-        dim = '3 * torch.export.Dim("n")' if "%" in limits else f'torch.export.Dim("n", min={low}, max={high})'
+        dim = (
+            '"3*n", or 3 * torch.export.Dim("n")' if "%" in limits else f'torch.export.Dim("n", min={low}, max={high})'
+        )
         assert text.endswith(f"; if that is meant, declare {dim}")
 
     def test_fewer_than_eight_sizes_are_a_short_interval(self) -> None:

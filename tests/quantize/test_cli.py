@@ -73,7 +73,7 @@ def test_what_it_does_to_layers_is_said() -> None:
     done = invoke("export", "quantized_net:net", "-o", "m.onnx", "--quantize", "int4")
     said = " ".join(done.output.split())
     assert "layers that change most: " in said
-    assert "outputs beside the unquantised model's" in said
+    assert "outputs beside the model's without quantization" in said
 
 
 TARGETS = [("onnxruntime-1.20", True), ("onnx", False), ("openvino", False)]

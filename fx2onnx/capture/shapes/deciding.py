@@ -228,7 +228,9 @@ def _ways_without_number(where: SourceLocation | None) -> list[str]:
         )
         return [turns, *steps[1:]]
     if calls_numpy():
-        steps.insert(1, "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k)")
+        steps.insert(
+            0, "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k), and indices of tensors"
+        )
     return steps
 
 

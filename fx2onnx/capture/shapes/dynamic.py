@@ -124,12 +124,26 @@ def assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked:
         raise _other_structure(leaves, path, f"{path} is a {type(value).__name__}, not one tensor")
     elif type(value) in _PLAIN:
         _assign_members(leaves, value, spec, place, asked)
-    elif isinstance(spec, Mapping) and spec.keys() <= {_inside(leaf, path) for leaf in leaves}:
-        for leaf in leaves:
-            if spec.get(_inside(leaf, path)) is not None:
-                assign_tensor(leaf, spec[_inside(leaf, path)], leaf.path, asked)
+    elif isinstance(spec, Mapping) and not _is_tensor_spec(spec) and all(leaf.place for leaf in leaves):
+        _assign_inside(leaves, spec, path, asked)
     else:
         _assign_flat(leaves, spec, path, asked)
+
+
+def _assign_inside(leaves: list[Leaf], spec: object, path: str, asked: Requested) -> None:
+    """Assign the sizes of tensors in an object by their names there, which ``spec`` may nest. Raises UserError E105 for another name."""
+    names = {_inside(leaf, path): leaf for leaf in leaves}
+    pending: list[tuple[str, object]] = [("", spec)]
+    while pending:
+        name, part = pending.pop()
+        if name in names:
+            if part is not None:
+                assign_tensor(names[name], part, names[name].path, asked)
+        elif isinstance(part, Mapping | list | tuple) and not (name and _is_tensor_spec(part)):
+            inner = part.items() if isinstance(part, Mapping) else enumerate(part)
+            pending += [(f"{name}.{key}".lstrip("."), each) for key, each in inner]
+        elif part is not None:
+            raise _other_structure(leaves, path, f"there is no {path}.{name}")
 
 
 def _inside(leaf: Leaf, path: str) -> str:

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.shapes.dynamic import assign, from_dynamic_shapes
-from fx2onnx.capture.shapes.requested import Requested, assign_tensor, axis_of, declared_size, is_dim, refuse_twice
+from fx2onnx.capture.shapes.requested import (
+    Requested,
+    assign_tensor,
+    axis_of,
+    declared_size,
+    is_dim,
+    named_size,
+    refuse_twice,
+)
 from fx2onnx.torchcompat import shape_specs
 from fx2onnx.torchcompat.shape_specs import Spec
 
@@ -47,7 +55,7 @@ def from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Spec], as
         refuse_twice(leaf, [axis for axis, _ in pairs])
         for axis, size in pairs:
             place = f"axis {axis} of {leaf.path}"
-            leaf.axes[axis] = declared_size(size, asked, place) if is_dim(size) else asked.symbol(size, place)
+            leaf.axes[axis] = declared_size(size, asked, place) if is_dim(size) else named_size(size, asked, place)
 
 
 def _from_spec(arguments: Arguments, spec: object, asked: Requested) -> None:

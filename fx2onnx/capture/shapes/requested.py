@@ -150,6 +150,20 @@ def assign_tensor(leaf: Leaf, spec: object, path: str, asked: Requested) -> None
             leaf.axes[axis] = dim
 
 
+def is_multiple(text: object) -> bool:
+    """Return whether a text says a multiple of a size, as ``2*h`` does. Sums of names are names in many scripts."""
+    root = root_of(text) if isinstance(text, str) else None
+    return root is not None and root.factor > 1
+
+
+def named_size(text: str, asked: Requested, place: str) -> Dim:
+    """The size of a name, or a multiple of one."""
+    root = root_of(text) if is_multiple(text) else None
+    size = asked.symbol(text, place) if root is None else root.factor * asked.symbol(root.name, place) + root.constant
+    assert isinstance(size, Dim)
+    return size
+
+
 def _as_dim(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> DimLike | None:
     """A ``Dim`` for a name, a torch.export.Dim (also derived, as ``2 * s``), AUTO or DYNAMIC; None for static."""
     place = f"axis {axis} of {leaf.path}"
@@ -166,17 +180,12 @@ def _as_dim(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> DimLike | No
         return size
     if isinstance(size, torch.SymInt):
         return _of_variables(leaf, axis, size, asked)
-    if isinstance(size, Proposed):
+    if isinstance(size, Proposed) and not is_multiple(size.name):
         symbol = asked.symbol(size.name, place)
         asked.optional.add(str(symbol))
         return symbol
-    if isinstance(size, str):
-        root = root_of(size)
-        if root is not None and root.factor > 1:  # sums of names are names in many scripts
-            multiple = root.factor * asked.symbol(root.name, place) + root.constant
-            assert isinstance(multiple, Dim)
-            return multiple
-        return asked.symbol(size, place)
+    if isinstance(size, str | Proposed):
+        return named_size(size if isinstance(size, str) else size.name, asked, place)
     hint = getattr(size, "type", None)
     if hint is not None and hasattr(hint, "name"):
         return _hinted(leaf, axis, size, asked)

@@ -214,6 +214,8 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
     _judge_all(verdict, case, SAMPLE, tensors, (expected, recording), list(case.runs))
     bounds, marks = case.file.bounds, recording.marking.found()
     numbers, whole = joined(marks.numbers, bounds.numbers), map(int, joined(marks.whole, bounds.whole))
+    if bounds.rounds:
+        numbers = marks.numbers
     marks = replace(marks, numbers=numbers, whole=tuple(whole), is_wide=bounds.turned.more_than(recording.turned))
     return [recording.rows(tensor) for tensor in tensors], marks, recording.sorted_among(tensors)
 

@@ -21,6 +21,7 @@ from fx2onnx.irx.schema import MOVES, VIEW
 from fx2onnx.verify.marks import AS_IT_IS, Line, at_input, line_of, whole_beside
 
 _READS = (torch.ops.aten._local_scalar_dense.default,)
+_ROUNDS = frozenset({"Round", "QuantizeLinear", "DynamicQuantizeLinear"})
 _MAKE_AS_MANY = (torch.ops.aten.repeat_interleave.Tensor, torch.ops.aten.bincount.default)
 """Operators that make as many numbers as an integer says."""
 _MOST = 1 << 16
@@ -124,6 +125,8 @@ class FileBounds:
     """
 
     numbers: dict[float, None] = field(default_factory=dict)
+    rounds: bool = False
+    """Inputs at the numbers may be ties of rounding, of which engines and PyTorch choose as they like."""
     sizes: dict[int, None] = field(default_factory=dict)
     whole: dict[int, None] = field(default_factory=dict)
     turned: Turned = field(default_factory=Turned)
@@ -221,6 +224,7 @@ class _Scan:
     def _note(self, node: onnx.NodeProto) -> None:
         """The bounds that a node has, and what it turns integers of inputs into."""
         self.found.turned.is_read |= self._is_counted(node)
+        self.found.rounds |= node.op_type in _ROUNDS
         read = [self._of.get(name, 0) & ~_RAW for name in node.input]
         whole = max(read, default=0)
         if node.op_type in _BOUNDS:

@@ -313,13 +313,13 @@ def test_what_else_a_body_does_is_seen(function: Any) -> None:
 
 
 def unlike_a_branch(x: torch.Tensor) -> torch.Tensor:
-    kept = []
+    kept = {0}
     for row in range(6):
         if x[row % 2].sum() > row:
-            kept.append(x)
+            kept.add(row)
         else:
-            kept.insert(0, -x)
-    return x + kept[0]
+            kept.discard(row - 1)
+    return x + len(kept)
 
 
 @pytest.mark.long

@@ -240,10 +240,10 @@ def _other(
     tries = [(sample, False), (sample, True), (replace(sample, values="sample"), False)]
     problem = ""
     tries = tries[2:] if sample.values == "sample" else tries[:1] if sample.values in NEVER_TAMER else tries
-    for asked, tame in tries:
+    for asked, mild in tries:
         if asked.values == "sample" and not asked.sizes:
             break  # the example itself
-        tensors = rounded_inputs(maker.make(asked, tame=tame), case.names, case.file)
+        tensors = rounded_inputs(maker.make(asked, mild=mild), case.names, case.file)
         try:
             expected, recording = _eager(case, tensors, most_work=most_work)
         except Outgrown as cause:
@@ -260,8 +260,8 @@ def _other(
             problem = problem or unlike
             continue
         if problem:
-            verdict.left_out.append(f"{sample.name}: {problem}; tamer values instead")
-        _judge_all(verdict, case, asked if not tame else sample, tensors, (expected, recording), engines)
+            verdict.left_out.append(f"{sample.name}: {problem}; milder values instead")
+        _judge_all(verdict, case, asked if not mild else sample, tensors, (expected, recording), engines)
         return
     verdict.left_out.append(f"{sample.name}: {problem}")
     case.refuses_sizes |= bool(sample.sizes) and not sample.is_empty

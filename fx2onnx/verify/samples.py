@@ -236,8 +236,8 @@ class Maker:
         sizes = _sizes(pairs)
         return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes), rising)
 
-    def make(self, sample: Sample, *, tame: bool = False) -> list[torch.Tensor]:
-        """The tensors of ``sample``; ``tame``: milder ones, for a module that does not run on all values of the
+    def make(self, sample: Sample, *, mild: bool = False) -> list[torch.Tensor]:
+        """The tensors of ``sample``; ``mild``: smaller ones, for a module that does not run on all values of the
         kind."""
         generator = torch.Generator().manual_seed(sample.seed)
         made = []
@@ -248,7 +248,7 @@ class Maker:
             like = _resized(original, axes, self.sizes, sample.sizes) if sample.sizes else original
             values = replace(values.at(self.sizes, sample.sizes), turn=sample.turn)
             if sample.values != "sample":
-                like = (values.tamer if tame else values.draw)(like, sample.values, generator)
+                like = (values.milder if mild else values.draw)(like, sample.values, generator)
             made.append(like.sort().values if len(made) in self.rising else like)
         return made
 

@@ -122,7 +122,7 @@ class Values:
         kind = "seed" if kind in ENDS and kind not in self.ends(like) else kind
         return _DRAW[self.role](self, like, kind, generator)
 
-    def tamer(self, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+    def milder(self, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
         """The same where the whole range is too much: numbers that stand repeatedly in the example inputs stay in their
         places, and others are its own, shuffled.
         """

@@ -151,8 +151,7 @@ def is_taken(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwargs: 
 
 def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     """Return whether the call has a tensor whose values must fit the sizes of others, such as lengths or a mask as index: zeros in
-    its place
-    would say nothing."""
+    its place would say nothing."""
     is_in_a_row = False
     for place, argument in enumerate(func._schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(argument.name)

@@ -112,10 +112,7 @@ def _tile(rows: int) -> Any:
                     number = builder.add(before, loop.index)
                     _fetch(builder, ahead, number)
                     _add_products(builder, vector, right, number, sources, loop.index, sums)
-            least, most = (filled(builder, one, vector) for one in (low, high))
-            gated = bool(is_hard_swish.literal_value)
-            done = [[activated(builder, builder.load(place), least, most, gated) for place in line] for line in sums]
-            _store(builder, done, out, step, columns)
+            _finish(builder, vector, (low, high, bool(is_hard_swish.literal_value)), sums, out, step, columns)
             return context.get_dummy_value()
 
         at, real = types.int64, types.float32
@@ -140,6 +137,14 @@ def _add_products(
             builder.store(multiply_add(builder, value, weight, builder.load(place)), place)
         if in_order:
             builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
+
+
+def _finish(builder: Any, vector: Any, activation: Any, sums: Any, out: Any, step: Any, columns: Any) -> None:
+    """Store the sums behind their activation: the least and the largest number, and whether it is HardSwish."""
+    low, high, is_gated = activation
+    least, most = (filled(builder, one, vector) for one in (low, high))
+    done = [[activated(builder, builder.load(place), least, most, is_gated) for place in line] for line in sums]
+    _store(builder, done, out, step, columns)
 
 
 def _store(builder: Any, done: list[list[Any]], out: Any, step: Any, columns: Any) -> None:
@@ -184,10 +189,7 @@ def _planes_tile(rows: int) -> Any:
             with cgutils.for_range(builder, taps) as loop:
                 start = builder.gep(source, [builder.load(builder.gep(places, [loop.index]))])
                 _add_products(builder, vector, start, constant(AT, 0), begins, loop.index, sums, True)
-            least, most = (filled(builder, one, vector) for one in (low, high))
-            gated = bool(is_hard_swish.literal_value)
-            done = [[activated(builder, builder.load(place), least, most, gated) for place in line] for line in sums]
-            _store(builder, done, out, step, left)
+            _finish(builder, vector, (low, high, bool(is_hard_swish.literal_value)), sums, out, step, left)
             return context.get_dummy_value()
 
         at, real = types.int64, types.float32

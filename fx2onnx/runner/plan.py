@@ -29,6 +29,9 @@ COPIED_BYTES = 1 << 15
 what steps save whose memory stays where it is.
 """
 
+COPIED_BYTES_OF_LONG = 1 << 22
+"""The same for operands and results of a ``Prepared`` that ``is_long``."""
+
 MAX_BASES = 64
 """Buffers in which one value may lie; those of a value with more are never used again, which keeps planning linear."""
 
@@ -58,6 +61,12 @@ class Plan:
         self._bases: dict[int, frozenset[int]] = {}
         self._longest: dict[int, list[tuple[int, int]]] = {}
         self.last_use = _last_uses(program)
+        self._of_long = {
+            index
+            for step in program.steps
+            if (prepared := trace.prepared.get(step.index)) is not None and prepared.is_long
+            for index in (*step.inputs, *step.outputs)
+        }
         self._large_outputs = {index for index in program.outputs if not self._is_copied(index)}
         for index in filter(self._is_copied, self.feeds):
             self._give_buffer(index, 0)
@@ -74,7 +83,8 @@ class Plan:
     def _is_copied(self, index: int) -> bool:
         """Return whether the value is of plain numbers, and so small that it is copied where its memory would be another each time."""
         shape, dtype = self.trace.specs.get(index, ((), _OBJECT))
-        return not dtype.hasobject and math.prod(shape) * dtype.itemsize <= COPIED_BYTES
+        most = COPIED_BYTES_OF_LONG if index in self._of_long else COPIED_BYTES
+        return not dtype.hasobject and math.prod(shape) * dtype.itemsize <= most
 
     def _give_buffer(self, index: int, position: int) -> None:
         shape, dtype = self.trace.specs[index]
@@ -207,10 +217,12 @@ class State:
         for index, value in plan.trace.known.items():
             self.registers[index] = value
         self.fixed = set(plan.trace.known)
+        made: dict[Any, Array] = {}  # values in one buffer are one object: kernels see that they compute in place
         for index, number in plan.buffer_of.items():
-            buffer = plan.buffers[number]
-            part = self.arena[buffer.offset : buffer.offset + buffer.size_bytes]
-            self.registers[index] = shaped(part, *specs[index], index in plan.trace.channels_last)
+            buffer, form = plan.buffers[number], (*specs[index], index in plan.trace.channels_last)
+            if (number, form) not in made:
+                made[number, form] = shaped(self.arena[buffer.offset : buffer.offset + buffer.size_bytes], *form)
+            self.registers[index] = made[number, form]
             self.fixed.add(index)
         written = {index for action in plan.actions for index in action.outs}
         self.fresh = [

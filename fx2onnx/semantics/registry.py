@@ -235,3 +235,5 @@ class Prepared:
     channels_last: bool = False
     inplace: tuple[int, ...] | None = None
     """Overrides the kernel's ``inplace`` where given."""
+    is_long: bool = False
+    """True if the calls are so many that a plan copies larger operands and results, too, rather than bind them at each run."""

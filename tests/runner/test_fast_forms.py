@@ -299,6 +299,7 @@ RECURRENCES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "bidirectional, wide": (3, 2, 70, {"direction": "bidirectional"}),
     "one step": (1, 1, 4, {"direction": "bidirectional"}),
     "clip": (4, 2, 3, {"clip": 0.3}),
+    "a feed that other operators read where it lies": (1400, 1, 2, {"direction": "bidirectional"}),
     "other activations": (4, 2, 3, {"activations": {"LSTM": ["Relu", "Tanh", "Sigmoid"], "GRU": ["Tanh", "Relu"], "RNN": ["Relu"]}}),
 }  # fmt: skip
 
@@ -333,6 +334,37 @@ def test_recurrences(name: str, op: str, ragged: bool) -> None:
         node = helper.make_node(op, inputs[:4], ["", "yh"], **attrs)
         given, wanted = both([node], {"x": feeds["x"]}, constants, ["yh"])
         agree(given, wanted)
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "Relu"])
+def test_many_calls_are_bound_once(op_type: str) -> None:
+    """A large feed is copied for a recurrence, which has hundreds of calls, and read where it lies by others."""
+    x = normal(100, 1, 100)
+    names, attrs = (["x", "w", "r"], {"hidden_size": 3}) if op_type == "RNN" else (["x"], {})
+    weights = [numpy_helper.from_array(normal(1, 3, size), name) for size, name in ((100, "w"), (3, "r"))]
+    infos = [
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape),
+        helper.make_value_info("y", onnx.TypeProto()),
+    ]
+    graph = helper.make_graph([helper.make_node(op_type, names, ["y"], **attrs)], "g", infos[:1], infos[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString())
+    for _ in range(2):
+        session.run(None, {"x": x})
+    (plan,) = session.executor.plans.values()
+    assert len(plan.take_state().given) == (op_type != "RNN")
+
+
+@pytest.mark.parametrize("shape", [(1, 32), (1, 1, 1), (3, 32), (2, 3, 5)])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_layer_normalization_in_place(shape: tuple[int, ...], axis: int) -> None:
+    constants = {"w": normal(*shape[axis:], seed=1), "b": normal(*shape[axis:], seed=2)}
+    nodes = [
+        helper.make_node("Neg", ["x"], ["v"]),
+        helper.make_node("LayerNormalization", ["v", "w", "b"], ["n"], axis=axis),
+        helper.make_node("Sub", ["n", "x"], ["y"]),
+    ]
+    agree(*both(nodes, {"x": normal(*shape)}, constants, ["y"]))
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])

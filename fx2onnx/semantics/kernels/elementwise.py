@@ -56,15 +56,19 @@ Call = Callable[[], Any]
 
 def each(function: Callable[..., Any], out: Array, *operands: Array) -> Call:
     """The call ``function(*operands, out)`` of an element-wise function. Where no axis matters, arrays are lines, and a single
-    operand among many has no axes: NumPy takes a third of the time to see how they fit together.
+    operand among many has no axes: NumPy takes a third of the time to see how they fit together. An operand that is ``out`` stays
+    the same object: of two objects NumPy asks how their memory overlaps, which takes as long as the computation of a short line.
     """
+    target = out
     if out.flags.c_contiguous and all(
         one.size == 1 or (one.size == out.size and one.flags.c_contiguous) for one in operands
     ):
         line = (out.size,)
-        operands = tuple(one.reshape(() if one.size == 1 != out.size else line) for one in operands)
-        out = out.reshape(line)
-    return functools.partial(function, *operands, out)
+        target = out.reshape(line)
+        operands = tuple(
+            target if one is out else one.reshape(() if one.size == 1 != out.size else line) for one in operands
+        )
+    return functools.partial(function, *operands, target)
 
 
 def reshaped(x: Array, shape: Sequence[int]) -> tuple[Array, list[Call]]:

@@ -43,23 +43,25 @@ def _prepare_layer_norm(facts: Facts) -> Prepared | None:
     root = np.sqrt(width)
 
     def calls(out: Outs, room: list[Array], x: Array, weight: Array, bias: Array | None = None) -> list[Call]:
-        y, (mean, scale) = out[0], room
-        (rows, made), flat = reshaped(x, matrix), y.reshape(matrix)
-        dots = partial(vecdot, flat, flat, scale[:, 0])
+        y, is_row = out[0], matrix[0] == 1
+        flat = y.reshape(matrix)
+        rows, made = (flat, []) if x is y else reshaped(x, matrix)
+        # one number in place takes NumPy three times as long
+        total, mean, square, above, scale, factor = room if is_row else [room[0]] * 2 + [room[1]] * 4
         made += [
-            partial(np.dot, rows, ones, mean),
-            each(np.divide, mean, mean, width),
+            partial(rows.dot, ones, total),
+            each(np.divide, mean, total, width),
             each(np.subtract, flat, rows, mean),
-            partial(np.dot, flat, flat.T, scale) if len(flat) == 1 else dots,
-            each(np.add, scale, scale, least),
-            each(np.sqrt, scale, scale),
-            each(np.divide, scale, root, scale),
-            each(np.multiply, flat, flat, scale),
+            partial(flat.dot, flat.T, square) if is_row else partial(vecdot, flat, flat, square[:, 0]),
+            each(np.add, above, square, least),
+            each(np.sqrt, scale, above),
+            each(np.divide, factor, root, scale),
+            each(np.multiply, flat, flat, factor),
             each(np.multiply, y, y, weight),
         ]
         return made if bias is None else [*made, each(np.add, y, y, bias)]
 
-    return Prepared(Calls(calls), (((matrix[0], 1), FLOAT32),) * 2)
+    return Prepared(Calls(calls), (((matrix[0], 1), FLOAT32),) * (6 if matrix[0] == 1 else 2))
 
 
 @kernel("LayerNormalization", 17, kind="into", infer=_layer_norm_infer, inplace=(0,), prepare=_prepare_layer_norm)

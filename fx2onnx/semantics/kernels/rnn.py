@@ -67,7 +67,7 @@ def _prepare(op: str) -> Callable[[Facts], Prepared | None]:
             return usual_calls(op, Recurrence(x, w, r, None, dict(attrs), GATES[op]), joined, lengths, starts, outs)
 
         if 4 * math.prod(x[0][:2]) * r.shape[0] * r.shape[1] <= KEPT_BYTES:
-            return Prepared(Calls(calls), inplace=())
+            return Prepared(Calls(calls), inplace=(), is_long=True)
         return Prepared(lambda *operands: run_all(calls(*operands)), inplace=())
 
     return prepare

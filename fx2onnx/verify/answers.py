@@ -54,6 +54,10 @@ def _words(array: Array) -> list[list[Any]]:
     return [row[keep & (row != 0)].tolist() for row, keep in zip(rows, kept, strict=True)]
 
 
+def _rows(array: Array) -> Array:
+    return np.zeros(len(_words(array)))
+
+
 def distance(found: Sequence[Any], wanted: Sequence[Any]) -> int:
     """The least number of words to insert, leave out or replace (Levenshtein)."""
     above = list(range(len(wanted) + 1))
@@ -133,7 +137,10 @@ class Mean:
     def add(self, found: Array, wanted: Array) -> None:
         """Call the function. Raises UserError E001 where it fails or gives no number."""
         try:
-            value = float(self.function(found, wanted))
+            value = self.function(found, wanted)
+            if isinstance(value, str | bytes):
+                raise TypeError(f"it returned {value!r:.40}, which is text")
+            value = float(value)
         except Exception as cause:  # the user's code
             raise UserError(
                 "E001",
@@ -188,16 +195,25 @@ class Task:
         function = _function(name, output)
         return Task(arrays, output, lambda: Mean(function))
 
-    def _check_shape(self, wanted: Array, labels: Array) -> None:
-        """Raises UserError E001 for labels of another shape than the answers."""
-        answers: dict[str, Callable[[Array], Array]] = {"top1": _classes, "tokens": _tokens, "psnr": np.asarray}
+    def _check_labels(self, wanted: Array, labels: Array) -> None:
+        """Raises UserError E001 for labels of another shape than the answers, or of another kind."""
+        answers: dict[str, Callable[[Array], Array]] = {
+            "top1": _classes, "tokens": _tokens, "psnr": np.asarray, "wer": _rows
+        }  # fmt: skip
         answer = answers.get(self.name)
-        if answer is not None and answer(wanted).shape != answer(labels).shape:
-            shapes = [list(answer(each).shape) for each in (wanted, labels)]
+        if answer is None:
+            return
+        is_text, is_of_text = (each.dtype.kind in "OUS" for each in (wanted, labels))
+        is_half = labels.dtype.kind == "f" and labels.ndim < wanted.ndim and self.name != "psnr"  # classes as floats
+        shapes = [] if is_half else [answer(each).shape for each in (wanted, labels)]
+        if is_half or is_text != is_of_text or shapes[0] != shapes[1]:
+            given = f"labels {labels.dtype}{list(labels.shape)}"
+            kind = "text" if is_text else "numbers" if self.name == "psnr" else "integers"
+            shape = f" of shape {list(answer(wanted).shape)}" if self.name != "wer" else f", {len(_words(wanted))} rows"
             raise UserError(
                 "E001",
-                f"{self.name} compares answers {shapes[0]} with labels {shapes[1]}",
-                next="give labels of that shape",
+                f"{self.name} compares answers {list(answer(wanted).shape)} with {given}",
+                next=f"give {kind}{shape}",
             )
 
     def measure(
@@ -223,10 +239,10 @@ class Task:
                     wanted = case.eager.run(tensors)[index]
                 rounded = wanted if unrounded is None else case.eager.run(tensors)[index]
             except Exception as cause:  # forward is the user's code
-                raise failed_on_arguments(cause) from cause
+                raise failed_on_arguments(cause, "the arrays of data") from cause
             count += 1
             if labels is not None:
-                self._check_shape(wanted, labels)
+                self._check_labels(wanted, labels)
                 own.add(wanted, labels)
             for engine in list(engines):
                 try:
@@ -276,7 +292,8 @@ class Task:
                 (len(array) for name, array in chosen.items() if array.ndim and len(pieces[name]) == count), default=0
             )
             start, end = end, end + rows
-            wanted = labels if labels is None or not rows else labels[call] if has_front else labels[start:end]
+            is_whole = labels is None or not rows or (count == 1 and not has_front)
+            wanted = labels if is_whole or labels is None else labels[call] if has_front else labels[start:end]
             yield (
                 [
                     leaf.tensor.detach().cpu() if name is None else to_tensor(chosen[name])
@@ -302,18 +319,40 @@ class Task:
             steps = f"name the arrays as the inputs: {', '.join(samples)}; right answers: {LABELS}"
             raise UserError("E401", what, next=steps)
         for name, sample in samples.items():
-            array = self.arrays[name]
-            if array.dtype != sample.dtype or not 0 <= array.ndim - sample.ndim <= 1 or not array.size:
+            array, axes = self.arrays[name], case.file.axes[name]
+            front = array.ndim - sample.ndim
+            own = enumerate(array.shape[front:])
+            is_other = any(axis not in axes and size != sample.shape[axis] for axis, size in own if axis or front)
+            if array.dtype != sample.dtype or not 0 <= front <= 1 or not array.size or is_other:
                 given, wanted = f"{array.dtype}{list(array.shape)}", f"{sample.dtype}{list(sample.shape)}"
                 raise UserError(
                     "E401",
                     f"the array {name!r} of data is {given}, and the input {wanted}",
                     next=f"give {sample.dtype} with its axes, or with one more in front: an entry for each call",
                 )
-        counts = {len(_pieces(name, self.arrays[name], samples[name], case.file.axes[name])) for name in samples} - {1}
-        if len(counts) > 1:
-            said = ", ".join(f"{name} {len(self.arrays[name])}" for name in samples)
-            raise UserError("E401", f"the arrays of data have different numbers of samples: {said}")
+        self._check_counts(samples, case.file.axes)
+
+    def _check_counts(self, samples: Mapping[str, Array], axes: Mapping[str, Mapping[int, str]]) -> None:
+        """Raises UserError E401 where one sample is not in all arrays."""
+        counts = {name: len(_pieces(name, self.arrays[name], samples[name], axes[name])) for name in samples}
+        most = max(counts.values(), default=1)
+        sizes: dict[Any, dict[str, int]] = {"calls": {name: count for name, count in counts.items() if count > 1}}
+        for name, sample in samples.items():
+            front = self.arrays[name].ndim - sample.ndim
+            for axis, dim in axes[name].items():
+                sizes.setdefault((dim, front), {})[name] = self.arrays[name].shape[axis + front]
+        for each in sizes.values():
+            if len({*each.values()}) > 1:
+                said = ", ".join(f"{name} {len(self.arrays[name])}" for name in each)
+                raise UserError(
+                    "E401",
+                    f"the arrays of data have different numbers of samples: {said}",
+                    next="give each sample in all arrays",
+                )
+        labels, first = self._labels(list(samples)), next((name for name in samples if counts[name] == most), "")
+        if labels is not None and most > 1 and labels.shape[:1] != self.arrays[first].shape[:1]:
+            what = f"data has {len(self.arrays[first])} samples of {first!r}, and labels {list(labels.shape)}"
+            raise UserError("E401", what, next="give labels for each sample, in their order")
 
 
 def _samples(case: Case) -> dict[str, Array]:
@@ -345,8 +384,9 @@ def _function(place: str, name: str) -> Callable[[Any, Any], Any]:
         raise UserError("E001", f"unknown metric {place!r}", next=known)
     try:
         found = getattr(importlib.import_module(place), name)
-    except (ImportError, AttributeError, ValueError) as cause:
-        raise UserError("E001", f"the metric {place}:{name} cannot be imported", why=str(cause), next=known) from cause
+    except Exception as cause:  # the user's module may raise anything
+        why = f"{type(cause).__name__}: {first_line(cause)[:200]}"
+        raise UserError("E001", f"the metric {place}:{name} cannot be imported", why=why, next=known) from cause
     if not callable(found):
         raise UserError("E001", f"the metric {place}:{name} is no function", next=known)
     function: Callable[[Any, Any], Any] = found

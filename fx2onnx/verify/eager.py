@@ -150,11 +150,11 @@ def _moved(arguments: Arguments, tensors: Sequence[torch.Tensor]) -> list[torch.
     return [_copied(tensor, leaf.tensor.device) for leaf, tensor in pairs]
 
 
-def failed_on_arguments(cause: Exception) -> UserError:
+def failed_on_arguments(cause: Exception, given: str = "the example inputs") -> UserError:
     """The error where forward itself fails on what the user gave."""
     return UserError(
         "E101",
-        "eager PyTorch itself fails on the example inputs",
+        f"eager PyTorch itself fails on {given}",
         why=f"{type(cause).__name__}: {str(cause)[:300]}",
         next="check that module(*args, **kwargs) runs, in eval mode, with these arguments",
     )

@@ -162,6 +162,11 @@ def test_a_function_of_the_users_is_a_metric(classifier: tuple[Path, nn.Module])
         ({"input": samples(2)}, lambda found, wanted: 1 / 0, "E001"),
         ({"inputs": samples(2)}, "top1", "E401"),
         ({"input": samples(2), "mask": samples(2)}, "top1", "E401"),
+        ({"input": samples(2)[:, :7]}, "top1", "E401"),
+        ({"input": samples(40), "labels": np.zeros(41, int)}, "top1", "E401"),
+        ({"input": samples(40)[:, None], "labels": np.zeros(39, int)}, "top1", "E401"),
+        ({"input": samples(2)}, lambda found, wanted: "0.5", "E001"),
+        ({"input": samples(2)}, "tests.verify.fails_at_import:metric", "E001"),
         ({"input": samples(2, np.float64)}, "top1", "E401"),
         ({"input": samples(2)[0]}, "top1", "E401"),
         ("nothing.npz", "top1", "E302"),
@@ -186,12 +191,34 @@ def test_the_command_shows_how_far_answers_move(tmp_path: Path) -> None:
     assert "top1 of" in done.output
 
 
-@pytest.mark.parametrize(("metric", "shape"), [("psnr", (3, 1)), ("top1", (3, 1)), ("tokens", (3, 2))])
-def test_labels_of_another_shape_are_an_error(
-    metric: str, shape: tuple[int, ...], classifier: tuple[Path, nn.Module]
+@pytest.mark.parametrize(
+    ("metric", "labels"),
+    [
+        *((metric, np.zeros((3, 1), np.int64)) for metric in ("psnr", "top1")),
+        ("tokens", np.zeros((3, 2), np.int64)),
+        ("top1", np.zeros(4, np.int64)),
+        ("wer", np.zeros((2, 4), np.int64)),
+        *(("top1", np.zeros(3, dtype)) for dtype in (np.float32, "U1")),
+        ("wer", np.array(["a b"] * 3)),
+    ],
+)
+def test_labels_of_another_shape_or_kind_are_an_error(
+    metric: str, labels: Any, classifier: tuple[Path, nn.Module]
 ) -> None:
     path, module = classifier
     x = torch.randn(3, 8)
-    data = {"input": x.numpy(), "labels": np.zeros(shape, np.int64)}
-    with pytest.raises(UserError, match=f"{metric} compares answers"):
-        fx2onnx.verify(path, module, (x,), data=data, metric=metric)
+    with pytest.raises(UserError, match=f"{metric} compares answers .* with labels"):
+        fx2onnx.verify(path, module, (x,), effort="quick", data={"input": x.numpy(), "labels": labels}, metric=metric)
+
+
+@pytest.mark.parametrize("sizes", [(6, 5), (40, 38), (70, 6)])
+def test_inputs_have_the_same_samples(sizes: tuple[int, int], tmp_path: Path) -> None:
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            return x.sum(1), y.sum(1)
+
+    args, axes = (torch.randn(2, 8), torch.randn(2, 8)), {"x": {0: "n"}, "y": {0: "n"}}
+    fx2onnx.export(Sum(), args, tmp_path / "m.onnx", dynamic_shapes=axes, verify=False)
+    data = {name: samples(size) for name, size in zip("xy", sizes, strict=True)}
+    with pytest.raises(UserError, match=f"numbers of samples: x {sizes[0]}, y {sizes[1]}"):
+        fx2onnx.verify(tmp_path / "m.onnx", Sum(), args, effort="quick", data=data, metric="psnr")

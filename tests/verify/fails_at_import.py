@@ -1,0 +1,3 @@
+"""A module whose import fails, as one of a user's may."""
+
+raise RuntimeError("no device")

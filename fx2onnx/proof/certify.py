@@ -99,17 +99,31 @@ def start(file: OpenedFile, terms: Terms) -> dict[str, int]:
 
 
 class Certifying:
-    """One comparison of two files. ``is_exact``: by equations that hold bit for bit alone, which takes less time."""
+    """One comparison of two files, by equations that hold bit for bit alone, which takes less time, until ``add_reals``."""
 
-    def __init__(self, before: OpenedFile, after: OpenedFile, *, is_exact: bool = False) -> None:
+    def __init__(self, before: OpenedFile, after: OpenedFile) -> None:
         self.before, self.after = before, after
-        self.exact = Terms(is_real=False)
-        self.real = self.exact if is_exact else Terms(is_real=True)
+        self.real = self.exact = Terms(is_real=False)
+        self.started: dict[tuple[bool, bool], dict[str, int]] = {}
         self.had_exact, self.had_real, self.plain = self._before()
+
+    def add_reals(self) -> None:
+        """Compare by equations of real numbers, too."""
+        self.real = Terms(is_real=True)
+        self.had_exact, self.had_real, self.plain = self._before()
+
+    def _start(self, file: OpenedFile) -> tuple[dict[str, int], dict[str, int]]:
+        """The exact and the real terms of a file's inputs and constants; large constants take most of the time."""
+        for terms in (self.exact, self.real):
+            key = file is self.after, terms.is_real
+            if key not in self.started:
+                self.started[key] = start(file, terms)
+        found = (dict(self.started[file is self.after, terms.is_real]) for terms in (self.exact, self.real))
+        return next(found), next(found)
 
     def _before(self) -> tuple[dict[int, str], dict[int, int], set[tuple[str, int]]]:
         """The exact terms of the file before with their names, the real ones with the exact ones, and which operators made them."""
-        values, reals = start(self.before, self.exact), start(self.before, self.real)
+        values, reals = self._start(self.before)
         named = {term: name for name, term in values.items()}
         found = {reals[name]: term for name, term in values.items()}
         made: set[tuple[str, int]] = set()
@@ -135,7 +149,7 @@ class Certifying:
 
         anchors: whether values of one name were the same on samples.
         """
-        values, reals = start(self.after, self.exact), start(self.after, self.real)
+        values, reals = self._start(self.after)
         kinds: dict[str, str] = {}
         roundings: dict[str, float] = {}
         missing: list[str] = []
@@ -214,10 +228,10 @@ def _certify(one: OpenedFile, other: OpenedFile, derivation: bool) -> Certificat
             next="certify compares a file with what another file became: fx2onnx optimize BEFORE AFTER",
         )
     told = derivation_of(one, other) if derivation else Derivation()
-    job = Certifying(one, other, is_exact=True)
+    job = Certifying(one, other)
     kinds, roundings, missing = job.compare({})
     if any(job.output_kind(index, {}) != "proved" for index in range(len(other.outputs))):
-        job = Certifying(one, other)
+        job.add_reals()
         kinds, roundings, missing = job.compare({})
     wrong = job.fault(told.steps) if told.steps else ""
     if wrong:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from fx2onnx.proof.numbers import Number, added, multiplied
 from fx2onnx.proof.products import conv_window
 from fx2onnx.proof.shapes import reduced_axes
-from fx2onnx.proof.terms import (
-    AffineMap,
-    Args,
-    Number,
-    Product,
-    Shape,
-    Terms,
-    added,
-    array_of,
-    multiplied,
-)
+from fx2onnx.proof.terms import AffineMap, Args, Product, Shape, Terms, array_of
 
 
 def sum_of(terms: Terms, one: int, other: int, shape: Shape, sign: float = 1.0) -> int:
@@ -57,15 +50,15 @@ def times(terms: Terms, one: int, other: int, shape: Shape) -> int:
     parts: list[int] = []
     for value in (one, other):
         form = terms.affine(value)
-        if form.shift is None and (form.scale is None or form.scale.value.size == 1):
+        if form.shift is None and (form.scale is None or form.scale.count == 1):
             scale, value = multiplied(scale, form.scale), form.core
         else:
             whole = terms.forms.get(form.core)
             by = form.scale if not isinstance(whole, Product) else whole.weight
-            largest = 0.0 if by is None else by.value.reshape(-1)[np.abs(by.value).argmax()]
+            largest = 0.0 if by is None else by.largest
             if by is not None and largest:  # the factor of the whole map, whatever scalar it was multiplied by
                 scale = multiplied(scale, Number(np.asarray(largest), by.unit))
-                value = terms.term_of(scaled(form, Number(np.asarray(1 / np.float64(largest)), by.unit)))
+                value = terms.term_of(scaled(form, Number(np.asarray(1 / largest), by.unit)))
         key = terms.key(value)
         parts += key[1] if key[0] == "times" else (value,)
     core = terms.shaped(terms.of("times", tuple(sorted(parts))), shape)
@@ -80,7 +73,7 @@ def function(terms: Terms, op: str, x: int, shape: Shape) -> int:
 def mean(terms: Terms, x: int, axes: tuple[int, ...], keeps: bool, shape: Shape) -> int:
     """The mean over axes, whose scalar factors and terms stand apart."""
     form = terms.affine(x)
-    if any(each is not None and each.value.size > 1 for each in (form.scale, form.shift)):
+    if any(each is not None and each.count > 1 for each in (form.scale, form.shift)):
         form = AffineMap(x)
     core = terms.shaped(terms.of("mean", form.core, axes, keeps), shape)
     return terms.term_of(AffineMap(core, form.scale, form.shift))
@@ -94,29 +87,25 @@ def exactly(terms: Terms, value: float) -> int:
 def product(terms: Terms, kind: str, key: tuple[Any, ...], x: int, weight: Number, shape: Shape) -> int:
     """A product with constant weights, with what scales and shifts its input by channel in them."""
     view = terms.flat_core(x)
-    if kind == "MatMul" and view is not None and weight.value.ndim == 2:
-        width = weight.value.shape[-1]
+    if kind == "MatMul" and view is not None and weight.ndim == 2:
+        width = weight.shape[-1]
         inner = product(terms, kind, key, view, weight, (*terms.dims[view][:-1], width))
         return terms.reshaped(inner, (*terms.dims[x][:-1], width))
     form = terms.affine(x)
     shift: Number | None = None
-    if kind == "MatMul" and weight.value.ndim == 2 and (form.scale or form.shift):
+    if kind == "MatMul" and weight.ndim == 2 and (form.scale or form.shift):
         parts = [each for each in (form.scale, form.shift) if each is not None]
-        if all(each.value.ndim <= 1 for each in parts):
+        if all(each.ndim <= 1 for each in parts):
             if form.shift is not None:
-                row = np.broadcast_to(form.shift.wide, weight.value.shape[:1])
+                row = np.broadcast_to(form.shift.wide, weight.shape[:1])
                 size = np.broadcast_to(form.shift.magnitude, row.shape)
                 shift = Number(row @ weight.wide, weight.unit, size @ weight.magnitude)
             if form.scale is not None:
-                column = form.scale.wide.reshape(-1, 1) if form.scale.value.ndim else form.scale.wide
-                size = np.abs(column)
-                weight = Number(weight.wide * column, weight.unit, weight.magnitude * size)
+                column = form.scale.value.reshape(-1, 1) if form.scale.ndim else form.scale.value
+                weight = weight.times(Number(column, form.scale.unit))
             x = form.core
-    elif form.scale is not None and form.scale.value.size == 1 and form.shift is None:
-        scale = form.scale
-        weight = Number(
-            weight.wide * scale.wide.reshape(()), weight.unit, weight.magnitude * scale.magnitude.reshape(())
-        )
+    elif form.scale is not None and form.scale.count == 1 and form.shift is None:
+        weight = weight.times(form.scale.part(lambda array: array.reshape(())))
         x = form.core
     core = terms.product(Product(kind, key, x, weight), shape)
     return terms.term_of(AffineMap(core, None, shift))
@@ -129,22 +118,18 @@ def split_product(terms: Terms, x: int, shapes: Sequence[Shape]) -> list[int] | 
     widths = [size for size in sizes if isinstance(size, int)]
     if not isinstance(whole, Product) or whole.kind != "MatMul" or form.scale is not None:
         return None
-    if len(widths) != len(shapes) or sum(widths) != whole.weight.value.shape[-1]:
+    if len(widths) != len(shapes) or sum(widths) != whole.weight.shape[-1]:
         return None
     ends = np.cumsum(widths)
     found = []
     for start, end, shape in zip(ends - widths, ends, shapes, strict=True):
-        part = _columns(whole.weight, slice(start, end))
-        core = terms.product(Product("MatMul", whole.attributes, whole.core, part), shape)
+        columns = operator.itemgetter((..., slice(start, end)))
+        core = terms.product(replace(whole, weight=whole.weight.part(columns)), shape)
         shift = form.shift
-        if shift is not None and shift.value.ndim:
-            shift = _columns(shift, slice(start, end))
+        if shift is not None and shift.ndim:
+            shift = shift.part(columns)
         found.append(terms.term_of(AffineMap(core, None, shift)))
     return found
-
-
-def _columns(number: Number, part: slice) -> Number:
-    return Number(number.value[..., part], number.unit, None if number.size is None else number.size[..., part])
 
 
 RealRule: TypeAlias = Callable[[Terms, Args, Mapping[str, Any], Shape], int | None]
@@ -245,13 +230,13 @@ def _matmul(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shap
     if pair is None:
         return None
     weight = terms.number(pair[1])
-    if weight is not None and weight.value.ndim == 2:
+    if weight is not None and weight.ndim == 2:
         return product(terms, "MatMul", (), pair[0], weight, shape)
     scale: Number | None = None
     cores = []
     for value in pair:
         form = terms.affine(value)
-        if form.shift is None and form.scale is not None and form.scale.value.size == 1:
+        if form.shift is None and form.scale is not None and form.scale.count == 1:
             scale, value = multiplied(scale, form.scale), form.core
         cores.append(value)
     return terms.term_of(AffineMap(terms.shaped(terms.of("matmul", *cores), shape), scale))
@@ -264,9 +249,9 @@ def _gemm(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape)
     weight = None if args[1] is None else terms.number(args[1])
     if a is None or weight is None or attributes.get("transA"):
         return None
-    value = weight.value.T if attributes.get("transB") else weight.value
+    weight = weight.part(np.transpose) if attributes.get("transB") else weight
     alpha = Number(np.asarray(float(attributes.get("alpha", 1.0))), 0.0)
-    found = product(terms, "MatMul", (), a, multiplied(Number(value, weight.unit), alpha) or weight, shape)
+    found = product(terms, "MatMul", (), a, weight.times(alpha), shape)
     if len(args) < 3 or args[2] is None:
         return found
     beta = exactly(terms, float(attributes.get("beta", 1.0)))
@@ -279,14 +264,14 @@ def _conv(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape)
     weight = None if args[1] is None else terms.number(args[1])
     if x is None or weight is None:
         return None
-    axes = weight.value.ndim - 2
+    axes = weight.ndim - 2
     x, key = conv_window(terms, x, axes, attributes)
     found = product(terms, "Conv", key, x, weight, shape)
     bias = None if len(args) < 3 or args[2] is None else terms.number(args[2])
     if len(args) > 2 and args[2] is not None:
         if bias is None:
             return None
-        column = Number(bias.value.reshape(-1, *(1,) * axes), bias.unit)
+        column = bias.part(lambda array: array.reshape(-1, *(1,) * axes))
         form = terms.affine(found)
         return terms.term_of(AffineMap(form.core, form.scale, added(form.shift, column)))
     return found

@@ -13,12 +13,22 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fx2onnx.proof.nodes import Array
+from fx2onnx.proof.numbers import (
+    FOLD_ROUNDINGS,
+    Number,
+    added,
+    multiplied,
+    number_of,
+    roundings_apart,
+    trimmed,
+    without_front,
+)
 from fx2onnx.proof.sizes import Dim, NamedSize, Objects, broadcast
 
 Key: TypeAlias = tuple[Any, ...]
@@ -27,31 +37,9 @@ Shape: TypeAlias = tuple[Dim | None, ...] | None
 Args: TypeAlias = list[int | None]
 """The terms of a node's inputs; None for one that is left out."""
 
-FOLD_ROUNDINGS = 32.0
-"""Roundings of a float that folds of a few weights may come to; each is at most half a unit in the last place."""
 MOST_MOVED = 1 << 21
 """Elements of values whose order is followed, one by one."""
 MOST_SIZES = 256
-_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A constant of floats. ``size`` has the magnitudes that they were summed from, of which their rounding is a share."""
-
-    value: Array
-    unit: float
-    size: Array | None = None
-    """Default: the magnitudes of the floats themselves."""
-
-    @property
-    def magnitude(self) -> Array:
-        return np.abs(self.value).astype(np.float64) if self.size is None else self.size
-
-    @property
-    def wide(self) -> Array:
-        """The floats in float64."""
-        return self.value.astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +127,7 @@ class Terms:
 
     def constant(self, array: Array) -> int:
         """The term of a constant, by dtype, shape and bits."""
-        number = self._number(array)
+        number = number_of(array)
         if self.is_real and number is not None:
             term = self.near(("constant", str(array.dtype)), [number])
             self.constants.setdefault(term, array)
@@ -241,10 +229,10 @@ class Terms:
 
     def near(self, key: Key, numbers: Sequence[Number]) -> int:
         """The term of a key and constants, the same for constants that are a few roundings apart."""
-        shapes = tuple(number.value.shape for number in numbers)
+        shapes = tuple(number.shape for number in numbers)
         known = self._near.setdefault((*key, shapes), [])
         for others, term in known:
-            apart = max(map(_apart, numbers, others), default=0.0)
+            apart = max(map(roundings_apart, numbers, others), default=0.0)
             if apart <= FOLD_ROUNDINGS:
                 self.worst[term] = max(self.worst.get(term, 0.0), apart)
                 return term
@@ -254,13 +242,7 @@ class Terms:
 
     def number(self, term: int) -> Number | None:
         """A constant float as a number; None for another term."""
-        array = self.constants.get(term)
-        return None if array is None else self._number(array)
-
-    @staticmethod
-    def _number(array: Array) -> Number | None:
-        unit = _UNITS.get(str(array.dtype))
-        return None if unit is None else Number(array, unit)
+        return number_of(self.constants.get(term))
 
     def affine(self, term: int) -> AffineMap:
         form = self.forms.get(term)
@@ -281,25 +263,25 @@ class Terms:
         if scale is None and shift is None:
             return core
         inside = self.flat_core(core)
-        if inside is not None and all(each is None or each.value.ndim <= 1 for each in (scale, shift)):
+        if inside is not None and all(each is None or each.ndim <= 1 for each in (scale, shift)):
             inner = self.affine(inside)
             moved = multiplied(inner.shift, scale) if inner.shift is not None else None
             whole = self.term_of(AffineMap(inner.core, multiplied(inner.scale, scale), added(moved, shift)))
             return self.reshaped(whole, self.dims[core])
         shape = self.dims.get(form.core)
         rank = None if shape is None else len(shape)
-        parts = [None if each is None else _trimmed(each, rank) for each in (scale, shift)]
+        parts = [None if each is None else trimmed(each, rank) for each in (scale, shift)]
         term = self.near(
             ("affine", core, *(each is not None for each in parts)), [each for each in parts if each is not None]
         )
         self.forms.setdefault(term, AffineMap(core, *parts))
         if shape is not None:
-            self.shaped(term, broadcast([shape, *(each.value.shape for each in parts if each is not None)]))
+            self.shaped(term, broadcast([shape, *(each.shape for each in parts if each is not None)]))
         return term
 
     def _fits(self, number: Number, core: int) -> bool:
         """Return whether a constant makes a value no larger."""
-        dims, sizes = self.dims.get(core, ()), number.value.shape
+        dims, sizes = self.dims.get(core, ()), number.shape
         pairs = zip(sizes[::-1], dims[::-1], strict=False)
         return len(sizes) <= max(len(dims), 0) and all(one in (1, size) for one, size in pairs)
 
@@ -316,73 +298,15 @@ def array_of(terms: Terms, args: Args, index: int) -> Array | None:
     return None if term is None else terms.constants.get(term)
 
 
-def _apart(one: Number, other: Number) -> float:
-    """The largest number of roundings between two constants of one shape. A few elements tell most pairs apart."""
-    if one.value.shape != other.value.shape:
-        return math.inf
-    if one.value.size > _FEW:
-        few = [Number(np.array(each.value.flat[:_FEW]), each.unit, _first(each.size)) for each in (one, other)]
-        if _apart(*few) > FOLD_ROUNDINGS:
-            return math.inf
-    if one.size is other.size is None and np.array_equal(one.value, other.value):
-        return 0.0
-    with np.errstate(invalid="ignore"):
-        off = np.abs(one.wide - other.wide)
-    if not off.any():
-        return 0.0
-    size = np.maximum(one.magnitude, other.magnitude) * max(one.unit, other.unit)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(off == 0, 0.0, off / size)
-    return float(share.max()) if np.isfinite(share).all() else math.inf
-
-
-_FEW = 64
-
-
-def _first(size: Array | None) -> Array | None:
-    return None if size is None else np.array(size.flat[:_FEW])
-
-
-def _trimmed(number: Number, rank: int | None) -> Number:
-    """A constant without leading axes of size 1, and one that is the same everywhere as a scalar."""
-    if rank is not None and number.value.size and number.value.ndim <= rank:
-        first = number.value.reshape(-1)[0]
-        if (number.value == first).all():
-            return Number(np.asarray(first), number.unit, np.asarray(number.magnitude.max()))
-    while number.value.ndim and number.value.shape[0] == 1:
-        number = Number(number.value[0], number.unit, number.magnitude[0])
-    return number
-
-
 def _scaled(product: Product, scale: Number) -> Product | None:
     """A product whose outputs are scaled by channel, as one with other weights; None where the scale is not by channel."""
-    weight = product.weight
-    value, size = scale.wide, scale.magnitude
-    while value.ndim and value.shape[0] == 1:
-        value, size = value[0], size[0]
-    if value.ndim:
+    weight, scale = product.weight, without_front(scale)
+    if scale.ndim:
         if product.kind == "Conv":
-            axes = weight.value.ndim - 2
-            if value.ndim != axes + 1 or value.shape[1:] != (1,) * axes or value.shape[0] != weight.value.shape[0]:
+            axes = weight.ndim - 2
+            if scale.ndim != axes + 1 or scale.shape != (weight.shape[0], *(1,) * axes):
                 return None
-            value, size = (each.reshape(-1, *(1,) * (axes + 1)) for each in (value, size))
-        elif value.ndim != 1 or value.shape[0] != weight.value.shape[-1]:
+            scale = scale.part(lambda array: array.reshape(-1, *(1,) * (axes + 1)))
+        elif scale.shape != weight.shape[-1:]:
             return None
-    unit = max(weight.unit, scale.unit)
-    return Product(
-        product.kind, product.attributes, product.core, Number(weight.wide * value, unit, weight.magnitude * size)
-    )
-
-
-def multiplied(one: Number | None, other: Number | None) -> Number | None:
-    """The product of two constants, as they broadcast; None is 1."""
-    if one is None or other is None:
-        return one or other
-    return Number(one.wide * other.wide, max(one.unit, other.unit), one.magnitude * other.magnitude)
-
-
-def added(one: Number | None, other: Number | None) -> Number | None:
-    """The sum of two constants, as they broadcast; None is 0."""
-    if one is None or other is None:
-        return one or other
-    return Number(one.wide + other.wide, max(one.unit, other.unit), one.magnitude + other.magnitude)
+    return replace(product, weight=weight.times(scale))

@@ -11,7 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 import fx2onnx
-from fx2onnx.proof.terms import Number, Terms
+from fx2onnx.proof.numbers import Number, roundings_apart
+from fx2onnx.proof.terms import Terms
 
 
 def graph_of(nodes: list[onnx.NodeProto], shape: list[Any], **constants: Any) -> onnx.ModelProto:
@@ -206,3 +207,20 @@ def test_constants_count_as_equal_within_roundings(one: Any, other: Any, is_same
     terms = Terms(is_real=True)
     first, second = (terms.near(("x",), [Number(np.array(each, np.float32), 2.0**-24)]) for each in (one, other))
     assert (first == second) == is_same
+
+
+@pytest.mark.parametrize("by", [0.5, -3.7, 0.0, 1e-9])
+@pytest.mark.parametrize("size", [None, 2.5])
+def test_scaled_weights_are_one_array(by: float, size: float | None) -> None:
+    weights = np.random.default_rng(0).standard_normal((16, 9)).astype(np.float32)
+    plain = Number(weights.T, 2.0**-24, None if size is None else np.abs(weights.T).astype(np.float64) * size)
+    made = Number(np.asarray(by), 2.0**-24).times(plain)
+    copy = Number(weights.T.astype(np.float64) * by, 2.0**-24, plain.magnitude * abs(by))
+    assert made.held is plain.held
+    np.testing.assert_array_equal(made.value, copy.value)
+    np.testing.assert_array_equal(made.part(lambda array: array[2:]).magnitude, copy.magnitude[2:])
+    assert made.largest == copy.largest == copy.value.reshape(-1)[np.abs(copy.value).argmax()]
+    assert roundings_apart(made, copy) == 0
+    other = plain.times(Number(np.asarray(by * (1 + 2.0**-21)), 2.0**-24))
+    assert roundings_apart(made, other) == pytest.approx(8 if by else 0, rel=1e-3)
+    assert roundings_apart(copy, other) <= roundings_apart(made, other) * (1 + 1e-6)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.sizes.assumptions import Condition
 from fx2onnx.sizes.bounds import bounds, certain, known_sign
 from fx2onnx.sizes.ceilings import multiple_of
-from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply, without_remainders
+from fx2onnx.sizes.expr import Atom, Dim, DimLike, Scalar, apply, rewritten, without_remainders
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.sizes.solve import NO_EQUALITIES, Equalities, is_looser, simplified, sizes_where, solved
@@ -347,15 +348,46 @@ _ANY = {-1, 0, 1}
 
 
 def follows_from(known: Iterable[Relation], relation: Relation) -> bool | None:
-    """The truth of a comparison that is known, in this form or another: ``n > 7`` where ``n + 1 == 9`` is."""
-    asked = _gap_and_signs(relation)
-    if asked is None:
-        return None
+    """The truth of a comparison that is known, in this form or another: ``n > 7`` where ``n + 1 == 9`` is, and ``a == c`` where
+    ``a == b`` and ``b == c`` are.
+    """
+    asked, known = _gap_and_signs(relation), tuple(known)
+    found = None if asked is None else _by_one(known, *asked)
+    equal = tuple(each for each in known if each.op == "eq" and _gap_and_signs(each))
+    if asked is None or found is not None or not equal or len(known) < 2:
+        return found
+    equalities = _equalities(equal)
+    gap = _reduced(asked[0], equalities)
+    if not isinstance(gap, Dim):
+        return ((gap > 0) - (gap < 0)) in asked[1]
+    forms = ((each.op, _gap_and_signs(each)) for each in known)
+    reduced = (Relation(op, (_reduced(form[0], equalities), 0)) for op, form in forms if form)
+    return _by_one(reduced, gap, asked[1])
+
+
+def _reduced(value: Dim, equalities: Equalities) -> Scalar:
+    def rule(atom: Atom) -> Scalar | None:
+        args = tuple(equalities.reduced(arg) for arg in atom.args)
+        return None if args == tuple(atom.args) else apply(atom.op, *args)
+
+    return equalities.reduced(rewritten(value, rule))
+
+
+@lru_cache(maxsize=256)
+def _equalities(relations: tuple[Relation, ...]) -> Equalities:
+    found = NO_EQUALITIES
+    for each in relations:
+        found = found.adding(*each.args, frozenset())
+    return found
+
+
+def _by_one(known: Iterable[Relation], gap: Dim, signs: set[int]) -> bool | None:
+    """True if one of the relations says that ``gap`` has one of ``signs``, False if it says that it has none of them."""
     for each in known:
-        possible = _signs_given(asked[0], each)
-        if possible <= asked[1]:
+        possible = _signs_given(gap, each)
+        if possible <= signs:
             return True
-        if not possible & asked[1]:
+        if not possible & signs:
             return False
     return None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ import torch.nn.functional as F
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode
 from fx2onnx.sizes.expr import Dim, apply
-from fx2onnx.sizes.facts import Facts, SizesOfRun
+from fx2onnx.sizes.facts import Facts, SizesOfRun, follows_from
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY, where_true
 from tests.support import check
@@ -48,6 +50,61 @@ def test_what_follows(supposed: Relation, asked: Relation, known: bool | None) -
     facts = SizesOfRun(hints={"h": 16, "w": 16})
     facts.suppose(supposed)
     assert facts.facts.is_settled(asked) is known
+
+
+A, B, C = (Dim.symbol(one) * Dim.symbol(other) for one, other in ("ab", "cd", "ef"))
+
+
+@pytest.mark.parametrize(
+    ("supposed", "asked", "known"),
+    [
+        ([("eq", A, B), ("eq", B, C)], ("eq", A, C), True),
+        ([("eq", A, B), ("eq", C, B)], ("ne", C + 1, A + 1), False),
+        ([("eq", A, B), ("eq", B, C)], ("eq", A // 2 + C, C // 2 + A), True),
+        ([("eq", A, B), ("lt", B, C)], ("lt", A, C), True),
+        ([("eq", A, B), ("ne", B, C)], ("eq", A, C), False),
+        ([("eq", A, B + 2), ("eq", B, C + 3)], ("gt", A, C + 4), True),
+        ([("eq", A, B), ("ne", B, C)], ("lt", A, C), None),
+        ([("lt", A, B), ("lt", B, C)], ("eq", A, C), None),
+    ],
+    ids=str,
+)
+def test_what_follows_from_several(supposed: list[Any], asked: Any, known: bool | None) -> None:
+    relations = [Relation(op, (one, other)) for op, one, other in supposed]
+    assert follows_from(relations, Relation(asked[0], asked[1:])) is known
+
+
+class _Blocks(torch.nn.Module):
+    """Transforms of a length that is a power of two, of which the last one is used again where it has the same length."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before, found = -1, x.new_zeros(())
+        for taps in (3, 5, 9):
+            length = int(2 ** math.ceil(math.log2(x.shape[-1] + taps)))
+            if length != before:
+                transformed = torch.fft.rfft(x, length)
+            before, kernel = length, torch.fft.rfft(x[:, :2], length)
+            found = found + torch.fft.irfft(transformed * kernel, length)[:, : x.shape[-1]]
+        return found
+
+
+class _Tokens(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        of_x, of_y, of_z = (each.shape[0] * each.shape[1] for each in (x, y, z))
+        if of_x == of_y and of_y == of_z:
+            return x.flatten() + z.flatten()
+        return x.sum().reshape(1) - z.sum()
+
+
+@pytest.mark.long
+def test_equal_to_the_same() -> None:
+    samples = [(torch.randn(2, size),) for size in (20, 8, 13, 5, 29, 57, 60)]
+    check(_Blocks(), samples[0], others=samples[1:], dynamic_shapes=[{0: "batch", 1: "n"}], atol=1e-4)
+    shapes = (((2, 6), (3, 4), (4, 3)), ((2, 6), (3, 5), (4, 3)), ((5, 2), (1, 10), (2, 5)), ((5, 2), (1, 10), (3, 5)))
+    tokens = [tuple(torch.randn(*shape) for shape in each) for each in shapes]
+    axes = [{0: "a", 1: "b"}, {0: "c", 1: "d"}, {0: "e", 1: "f"}]
+    result = check(_Tokens(), tokens[0], others=tokens[1:], dynamic_shapes=axes)
+    assert not [each for each in result.report.assumptions if each.kind == "guard"]
 
 
 def test_sizes_hold_beside_what_was_supposed() -> None:

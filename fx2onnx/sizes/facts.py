@@ -367,8 +367,8 @@ def follows_from(known: Iterable[Relation], relation: Relation) -> bool | None:
 
 def _reduced(value: Dim, equalities: Equalities) -> Scalar:
     def rule(atom: Atom) -> Scalar | None:
-        args = tuple(equalities.reduced(arg) for arg in atom.args)
-        return None if args == tuple(atom.args) else apply(atom.op, *args)
+        args = tuple(arg if isinstance(arg, str) else equalities.reduced(arg) for arg in atom.args)
+        return None if args == tuple(atom.args) else apply(atom.op, *args)  # type: ignore[arg-type]
 
     return equalities.reduced(rewritten(value, rule))
 
@@ -377,7 +377,8 @@ def _reduced(value: Dim, equalities: Equalities) -> Scalar:
 def _equalities(relations: tuple[Relation, ...]) -> Equalities:
     found = NO_EQUALITIES
     for each in relations:
-        found = found.adding(*each.args, frozenset())
+        one, other = each.args
+        found = found.adding(one, other, frozenset())
     return found
 
 

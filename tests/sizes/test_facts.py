@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode
 from fx2onnx.sizes.expr import Dim, apply
-from fx2onnx.sizes.facts import Facts, SizesOfRun, follows_from
+from fx2onnx.sizes.facts import Facts, SizesOfRun
+from fx2onnx.sizes.following import follows_from
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY, where_true
 from tests.support import check

@@ -18,7 +18,8 @@ from fx2onnx.capture.shapes.size_math import from_one
 from fx2onnx.sizes.assumptions import Assumption, Condition, Guard, Specialization
 from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import Dim, Scalar, apply
-from fx2onnx.sizes.facts import SizesOfRun, follows_from
+from fx2onnx.sizes.facts import SizesOfRun
+from fx2onnx.sizes.following import follows_from
 from fx2onnx.sizes.relation import Relation, holds_at_all
 from fx2onnx.sizes.sets import EVERY, where_true
 from fx2onnx.sizes.solve import NO_EQUALITIES

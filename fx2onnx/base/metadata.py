@@ -37,6 +37,10 @@ BAKED = "fx2onnx.baked"
 """The names of the arguments whose sample values the file has in their place, as a JSON list."""
 
 
+CHECK = "check"
+"""The key in the metadata of a node that fails where a condition on sizes does not hold."""
+
+
 def derivation_text(digest: str, rules: Mapping[str, int], steps: Sequence[Sequence[str]]) -> str:
     """The text of a derivation: the SHA-256 of the file before, the version of each rule, each edit as rule and values with
     marks, and the SHA-256 of all that.

@@ -66,6 +66,9 @@ def verify_command(
     from fx2onnx.report.document import verdict_page
     from fx2onnx.sources.inputs import input_files
 
+    if (data is None) != (metric is None):
+        missing, other = ("--data FILE.npz", "--metric") if data is None else ("--metric NAME", "--data")
+        raise UserError("E001", f"{other} needs {missing}", next=f"add {missing}")
     _check_file(model)  # before the module is built, which may take long
     know_faults(faults)
     engines = chosen_engines(engine or None)

@@ -12,6 +12,7 @@ import torch.fx
 
 from fx2onnx.aten_map.table.registry import TABLE, Table, translates
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import CHECK
 from fx2onnx.capture.captured import where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.size_checks import CHECKED, composed
@@ -213,6 +214,7 @@ def checked(
     assert named is not None
     text = f"{put_shortly(composed(signs, lefts, rights), MOST_CHARS)} has to be true"
     named.name = op.builder.unique(f"{text} ({line})" if line else text)
+    named.metadata_props[CHECK] = text
     dims = dims_of(self)
     whole = self if dims else op.reshape(self, [1])
     end = np.array([np.iinfo(np.int64).max])

@@ -224,6 +224,14 @@ def explained(error: BaseException, step: Step, args: Sequence[Value]) -> Fx2Onn
     """The error with its node, for a step that NumPy or Python refused or that is beyond a limit."""
     if isinstance(error, Fx2OnnxError):
         return error if error.node else with_node(error, step, args)
+    if step.origin and step.origin.check:
+        return UserError(
+            "E403",
+            f"the inputs break a condition of the file: {step.origin.check}",
+            node=node_line(step, args),
+            why="the export took it for true; eager PyTorch fails there, too, or would need other nodes",
+            next="feed inputs for which it is true, or export with checks=False (--no-checks)",
+        )
     return UserError(
         "E403",
         f"{step.op_type} failed",

@@ -36,6 +36,7 @@ class Case:
     """The case of a comparison: the two sides, the samples, and the work that it may cost."""
 
     eager: Eager
+    path: str
     names: Sequence[str | None]
     """The input of the file for each argument."""
     file: Interface

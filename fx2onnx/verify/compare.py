@@ -39,6 +39,7 @@ from fx2onnx.verify.noise import Draw, Outgrown, RandomNodes, Recording, drawn_o
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.precision import as_input, rounded_inputs
+from fx2onnx.verify.refusals import refused
 from fx2onnx.verify.rounded_weights import as_quantized
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
@@ -124,7 +125,7 @@ def verify(
             compare_steps(verdict, proto, os.path.dirname(path), root)
             verdict.versions = versions_of(runs)
             with as_quantized(verdict, proto, os.path.dirname(path), root, call, training, input_names) as unrounded:
-                case = Case(Eager(root, arguments), fed, file, runs, RandomNodes.of(path, proto), budget=budget)
+                case = Case(Eager(root, arguments), path, fed, file, runs, RandomNodes.of(path, proto), budget=budget)
                 asked.check(case)
                 budget.open(weights_bytes(proto) // 4)
                 _compare(verdict, case, seeds, start)
@@ -387,8 +388,7 @@ def _run_engine(
         problem = f"{type(cause).__name__}: {first_line(cause)[:300]}"
         if is_exhausted(cause):
             verdict.ran_out(f"{sample.name}: {engine} runs out of memory ({problem})")
-        elif sample.is_empty or sample.values in BY_ANY_ENGINE:  # it says so, which is no wrong result
-            what = "what is empty" if sample.is_empty else "such numbers"
+        elif what := refused(sample, case.path, str(cause), feeds):  # it says so, which is no wrong result
             verdict.left_out.append(f"{sample.name}: {engine} refuses {what} ({problem})")
         else:
             verdict.rows.append(Row.failed(engine, "(all)", sample.name, problem))

@@ -15,7 +15,9 @@ from torch import nn
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import fx2onnx
-from fx2onnx import Verdict, verify
+from fx2onnx import Verdict, locate, verify
+from fx2onnx.base.errors import UserError
+from fx2onnx.runner import InferenceSession
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.work import EFFORTS
@@ -491,6 +493,36 @@ def test_a_size_that_eager_pytorch_runs_by_broadcasting_alone_is_none() -> None:
     verdict = verify(result, Rows(), args)
     assert verdict.ok, verdict.describe()
     assert any("would broadcast" in text for text in verdict.left_out), verdict.left_out
+
+
+class Cut(nn.Module):
+    """As many rows as the data says; a single one is broadcast."""
+
+    def forward(self, lengths: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        count = int(lengths.max())
+        return x[:, :count] + torch.arange(count)[:, None]
+
+
+CUT = (torch.tensor([3, 6]), torch.rand(2, 9, 4))
+CUT_SIZES = {"lengths": {0: "b"}, "x": {0: "b", 1: "t"}}
+
+
+def test_a_check_that_a_size_of_1_breaks_is_left_out_and_said() -> None:
+    result = fx2onnx.export(Cut(), CUT, dynamic_shapes=CUT_SIZES)
+    verdict = verify(result, Cut(), CUT)
+    assert verdict.ok, verdict.describe()
+    said = [text for text in verdict.left_out if "refuses a size of 1, which eager PyTorch broadcasts" in text]
+    assert {text.split(": ")[1].split()[0] for text in said} == {"runner", "onnxruntime"}
+    with pytest.raises(UserError, match=r"the inputs break a condition of the file: .* has to be true"):
+        InferenceSession(result.model_proto).run(None, {"lengths": CUT[0].numpy(), "x": CUT[1][:, :1].numpy()})
+
+
+def test_a_graph_that_holds_at_the_given_sizes_alone_is_a_fault_of_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fx2onnx.verify.compare.refused", lambda *_: "")
+    found = locate(fx2onnx.export(Cut(), CUT, dynamic_shapes=CUT_SIZES), Cut(), CUT)
+    assert found is not None
+    assert found.stage == "capture", found.describe()
+    assert "t 1" in found.on
 
 
 def test_values_that_eager_pytorch_refuses_are_replaced_by_milder_ones() -> None:

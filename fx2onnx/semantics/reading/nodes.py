@@ -13,6 +13,7 @@ import onnx
 
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import CHECK
 from fx2onnx.semantics.kernels import contrib as kernels_of_onnxruntime
 from fx2onnx.semantics.limits import MAX_NESTING
 from fx2onnx.semantics.schemas import (
@@ -42,6 +43,8 @@ class NodeText:
     overload: str = ""
     source: str = ""
     """The line of source code that the exporter wrote down."""
+    check: str = ""
+    """The condition on sizes without which the node fails."""
 
     def __str__(self) -> str:
         domain = f"{self.domain}::" if self.domain else ""
@@ -76,7 +79,8 @@ def read_nodes(protos: Iterable[Any]) -> list[Node]:
             check_text(text.op_type, domain, text.name, *text.inputs, *text.outputs)
         metadata = proto.metadata_props
         if metadata:
-            text.source = next((entry.value for entry in metadata if entry.key == "source"), "")
+            noted = {entry.key: entry.value for entry in metadata}
+            text.source, text.check = noted.get("source", ""), noted.get(CHECK, "")
         nodes.append((text, list(proto.attribute)))
     return nodes
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -22,6 +23,7 @@ from fx2onnx.targets import faults
 from fx2onnx.targets.fault_entries import FaultEntry, entry_of
 from fx2onnx.targets.find import find, names
 from fx2onnx.verify.arrays import to_numpy
+from fx2onnx.verify.interface import as_file
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference
 from fx2onnx.verify.locating.onnx_file import OnnxFile, reads_of
 from fx2onnx.verify.locating.program import Program
@@ -183,6 +185,17 @@ def _altered_blame(side: SideBySide, name: str, program: Program, entry: str) ->
         if side.file.proto.producer_name == PRODUCER
         else Blame("translation", entry, why)
     )
+
+
+def as_captured(found: FirstWrong, exported: ir.Model, search: Callable[[str, OnnxFile], Any]) -> FirstWrong:
+    """``found`` as a fault of capture where an export with the given inputs, ``exported``, has it as well: it was found on other
+    inputs, whose own export is right.
+    """
+    with as_file(exported) as path:
+        if search(path, OnnxFile.read(path)).run() is None:
+            return found
+    why = "an export with these inputs has the value right, one with the given inputs has not: its graph holds at other sizes only"
+    return replace(found, stage="capture", blame="the graph of the given inputs", why=why)
 
 
 def _is_edited(side: SideBySide, name: str, again: OnnxFile) -> bool:

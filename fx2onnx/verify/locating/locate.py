@@ -72,10 +72,7 @@ def locate(
     root = as_module(module)
     with as_file(model) as path:
         file = OnnxFile.read(path)
-        options = getattr(model, "options", None)
-        settings = Settings.of_file(file.proto, training) if options is None else Settings.of_options(options)
-        if input_names is not None:
-            settings = replace(settings, capture=replace(settings.capture, input_names=input_names))
+        settings = Settings.of(model, file.proto, training, input_names)
         asked = settings.capture
         bake = bake or (() if isinstance(asked.bake, str) else asked.bake)
         if dump is not None:
@@ -83,7 +80,10 @@ def locate(
             return in_dump(dump, file, arguments, bake, chosen[0])
 
         def search(on: by_values.Elsewhere) -> FirstWrong | None:
-            found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
+            of_file = partial(_Search, root, module, on.args, on.kwargs, settings, chosen, memory_bytes, bake)
+            found = of_file(path, file).run()
+            if found is not None and found.stage == "file" and on.name:
+                found = blame.as_captured(found, Program.of(module, args, kwargs, settings).exported, of_file)
             return None if found is None else with_entries(replace(found, on=on.name))
 
         with in_mode(root, asked.training), on_cpu(root, (args, kwargs)) as (args, kwargs):
@@ -91,9 +91,9 @@ def locate(
             if is_here and (found := search(by_values.Elsewhere(args, kwargs))) is not None:
                 return found
             if verdict is None:
-                options = {"training": asked.training, "input_names": asked.input_names, "effort": effort}
+                run: dict[str, Any] = {"training": asked.training, "input_names": asked.input_names}
                 with contextlib.suppress(UserError):  # of a file that takes buffers
-                    verdict = verify(path, module, args, kwargs, engines=engines, bake=bake, **options)
+                    verdict = verify(path, module, args, kwargs, engines=engines, bake=bake, effort=effort, **run)
             if verdict is None or verdict.ok:
                 return None
             failed = by_values.where_failed(verdict)
@@ -118,12 +118,12 @@ class _Search:
     module: Any
     args: Any
     kwargs: Mapping[str, Any] | None
-    path: str
-    file: OnnxFile
     settings: Settings
     engines: list[str]
     memory_bytes: int | None
-    bake: Sequence[str] = ()
+    bake: Sequence[str]
+    path: str
+    file: OnnxFile
     wants: list[Array] = field(default_factory=list)
     """Eager PyTorch's outputs."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -50,6 +50,17 @@ class Settings:
     lifts_state: bool = False
     keeps_weights: bool = False
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None
+
+    @classmethod
+    def of(
+        cls, model: Any, proto: onnx.ModelProto, training: bool | None, input_names: Sequence[str] | None
+    ) -> Settings:
+        """The settings of ``model``, an export's result or anything else, whose file is ``proto``."""
+        options = getattr(model, "options", None)
+        settings = cls.of_file(proto, training) if options is None else cls.of_options(options)
+        if input_names is None:
+            return settings
+        return replace(settings, capture=replace(settings.capture, input_names=input_names))
 
     @classmethod
     def of_options(cls, options: Asked) -> Settings:

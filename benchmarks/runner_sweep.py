@@ -261,7 +261,14 @@ def main() -> None:
     options.models.mkdir(parents=True, exist_ok=True)
     families = (
         *(operators.convolutions, operators.products, operators.recurrences),
-        *(operators.elementwise, operators.reductions, operators.movements, small_graphs, model_graphs),
+        *(
+            operators.elementwise,
+            operators.reductions,
+            operators.movements,
+            operators.others,
+            small_graphs,
+            model_graphs,
+        ),
     )
     cases = (case for family in families for case in family() if is_wanted(case.label))
     rows = []

@@ -261,3 +261,38 @@ def movements() -> Iterator[Case]:
         output_height=7,
         output_width=7,
     )
+
+
+def others() -> Iterator[Case]:
+    """Audio, video, float16, quantized activations, attention steps, strings: one or two of each class."""
+    yield one("Conv depthwise", "Conv", f(1, 96, 56, 56), w(96, 1, 7, 7), w(96), pads=[3] * 4, group=96)
+    yield one("Conv vocoder", "Conv", f(1, 64, 3200), w(64, 64, 11), w(64), pads=[5, 5])
+    yield one("ConvTranspose vocoder", "ConvTranspose", f(1, 64, 3200), w(64, 32, 4), w(32), strides=[2], pads=[1, 1])
+    yield one("STFT", "STFT", f(1, 16000, 1), c(160, "int64"), w(400), c(400, "int64"))
+    yield one("", "GroupNormalization", f(1, 320, 32, 32), w(320), w(320), num_groups=32, opset=21)
+    yield one("", "InstanceNormalization", f(1, 512, 400), w(512), w(512))
+    yield one("Resize cubic", "Resize", f(1, 3, 240, 320), None, c([1, 1, 2, 2]), mode="cubic")
+    for op in ("Add", "Relu", "Sigmoid", "LayerNormalization"):
+        operands = [fed("float16", 1, 128, 768, high=1)] * (2 if op == "Add" else 1)
+        yield one(f"{op} float16", op, *operands, *[const("float16", 768, high=1)] * (2 if op[0] == "L" else 0))
+    yield one("Mul uint8", "Mul", fed("uint8", 1, 128, 768), fed("uint8", 1, 128, 768))
+    yield one("ReduceMax short", "ReduceMax", f(40000, 4), c([-1], "int64"))
+    yield one("ReduceMean middle", "ReduceMean", f(8, 64, 128), c([1], "int64"))
+    yield one("RNN Relu", "RNN", f(50, 1, 64), w(1, 64, 64), w(1, 64, 64), w(1, 128), n=2, hidden_size=64, activations=["Relu"])  # fmt: skip
+    yield one("LSTM batch", "LSTM", f(50, 8, 64), w(2, 256, 64), w(2, 256, 64), w(2, 512), n=3, hidden_size=64, direction="bidirectional")  # fmt: skip
+    yield one("Attention step", "Attention", f(1, 12, 1, 64), f(1, 12, 256, 64), f(1, 12, 256, 64), opset=23)
+    yield one("GatherElements", "GatherElements", f(12, 128, 255), fed("int64", 12, 128, 128, high=254), axis=2)
+    yield one("ScatterND add", "ScatterND", f(1000, 64), fed("int64", 2000, 1, high=999), f(2000, 64), reduction="add")
+    yield one("Transpose", "Transpose", f(1024, 1024), perm=[1, 0])
+    yield one("", "Unique", fed("int64", 5000), n=4)
+    yield one("", "Compress", f(8400, 84), fed("bool", 8400), axis=0)
+    zero = c(128, "uint8")
+    given = fed("uint8", 1, 64, 28, 28), c(0.02), zero
+    yield one("", "QLinearAdd", *given, *given, c(0.05), zero, domain=MICROSOFT)
+    yield one("", "QLinearSigmoid", *given, c(0.004), c(0, "uint8"), domain=MICROSOFT)
+    corners = Given(np.sort(values("float32", (20, 2, 2), 0, 25), axis=1).reshape(20, 4))
+    sizes = {"output_height": 7, "output_width": 7}
+    yield one("RoiAlign max", "RoiAlign", f(1, 64, 28, 28), corners, fed("int64", 20, high=0), mode="max", **sizes)
+    rois = Given(np.concatenate([np.zeros((20, 1), np.float32), corners.array], axis=1))
+    yield one("", "MaxRoiPool", f(1, 64, 28, 28), rois, pooled_shape=[7, 7])
+    yield one("", "RegexFullMatch", Given(np.array(["the quick brown fox", "a,b,c"] * 150, object)), pattern="[a-z ]+")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.semantics.kernels.elementwise import in_floats
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import Facts, Prepared
 from fx2onnx.semantics.types import Array, Spec, Value
@@ -48,6 +49,11 @@ class Trace:
                 wanted.update(step.inputs)
         return wanted
 
+    @functools.cached_property
+    def has_halves(self) -> bool:
+        """True if the program has values of float16, by what is known of their types."""
+        return any(slot.type_name == "tensor(float16)" for slot in self.program.slots)
+
     def is_static(self, step: Step) -> bool:
         """Return whether the shapes of the step's outputs follow from the shapes of the feeds."""
         kernel, specs = step.kernel, self.specs
@@ -64,7 +70,9 @@ class Trace:
     def prepare(self, step: Step, specs: Sequence[Spec]) -> Prepared | None:
         """The prepared computation of a static step with ``infer``; None if it is simply its kernel."""
         kernel, last = step.kernel, self.channels_last
-        if kernel.prepare is None and not (last and kernel.elementwise and not last.isdisjoint(step.inputs)):
+        if kernel.prepare is None and not (
+            kernel.elementwise and (self.has_halves or not last.isdisjoint(step.inputs))
+        ):
             return None
         if -1 in step.outputs or len(step.outputs) != len(specs):
             return None
@@ -78,6 +86,8 @@ class Trace:
             not self.wanted_last.isdisjoint(step.outputs),
         )
         made: Prepared | None = kernel.prepare(facts) if kernel.prepare is not None else None
+        if made is None and kernel.elementwise and self.has_halves:
+            made = in_floats(kernel, facts)
         if made is None and kernel.elementwise and _follows(facts):
             made = Prepared(plain_call(kernel.fn, step.attrs), channels_last=True)
         if made is None:

@@ -249,7 +249,9 @@ def string_array(items: Sequence[Any], shape: Sequence[int]) -> Array:
 def widen(x: Array) -> Array:
     """Narrow floats as float32; others as they are."""
     if x.dtype == np.float16 and x.size >= LEAST_HALVES:
-        return _floats_of_halves(x)
+        out = np.empty(x.shape, np.float32)
+        floats_of_halves(x, out)
+        return out
     return x.astype(np.float32) if x.dtype in NARROW_FLOATS else x
 
 
@@ -259,13 +261,15 @@ HALVES_BLOCK = 1 << 15
 _UNBIASED = np.asarray(2.0**112, np.float32)
 
 
-def _floats_of_halves(x: Array) -> Array:
-    """float16 as float32: exponent and mantissa move by 13 bits, and a product with 2 ** 112 makes up for the other bias."""
-    halves = np.ascontiguousarray(x).reshape(-1)
-    out = np.empty(halves.size, np.float32)
-    bits, codes = out.view(np.int32), halves.view(np.int16)
+def floats_of_halves(x: Array, out: Array) -> None:
+    """out = float16 as float32: exponent and mantissa move by 13 bits, and a product with 2 ** 112 makes up for the other bias.
+
+    Shapes: out like x, in C order.
+    """
+    halves, floats = np.ascontiguousarray(x).reshape(-1), out.reshape(-1)
+    bits, codes = floats.view(np.int32), halves.view(np.int16)
     for start in range(0, halves.size, HALVES_BLOCK):
-        some, y = bits[start : start + HALVES_BLOCK], out[start : start + HALVES_BLOCK]
+        some, y = bits[start : start + HALVES_BLOCK], floats[start : start + HALVES_BLOCK]
         np.copyto(some, codes[start : start + HALVES_BLOCK])
         np.left_shift(some, 13, out=some)
         np.bitwise_and(
@@ -274,12 +278,53 @@ def _floats_of_halves(x: Array) -> Array:
         np.multiply(y, _UNBIASED, out=y)
         if np.maximum.reduce(y) >= 65536 or np.minimum.reduce(y) <= -65536:  # infinite, or no numbers
             y[...] = halves[start : start + HALVES_BLOCK]
-    return out.reshape(x.shape)
+
+
+_HALF = np.asarray(0.5, np.float32)
+_BITS = {name: np.asarray(value, np.int32) for name, value in {
+    "magnitude": 0x7FFFFFFF, "sign": 0x8000, "one": 1, "bias": 0xFFF - (112 << 23), "of half": 0x3F000000, "least": 0x400,
+    "none": 0, "infinite": 0x7C00, "13": 13, "16": 16}.items()}  # fmt: skip
+
+
+def halves_of_floats(x: Array, out: Array) -> None:
+    """out = float32 as float16, rounded to the nearest, halves to even.
+
+    Shapes: out like x, both in C order. Numerics: of numbers that float16 has with all its bits, the bits are rounded and move by 13;
+    below, 1/2 + |x| has as many bits as are left. The two are equal where they meet, and each is the larger on its own side.
+    """
+    floats, halves = x.reshape(-1), out.reshape(-1)
+    scratch = np.empty((3, min(HALVES_BLOCK, floats.size)), np.int32)
+    for start in range(0, floats.size, HALVES_BLOCK):
+        y, target = floats[start : start + HALVES_BLOCK], halves[start : start + HALVES_BLOCK]
+        if np.isnan(np.dot(y, y)):
+            target[...] = y
+            continue
+        bits, (a, b, c) = y.view(np.int32), scratch[:, : y.size]
+        np.bitwise_and(bits, _BITS["magnitude"], out=a)
+        np.add(a.view(np.float32), _HALF, out=b.view(np.float32))
+        np.subtract(b, _BITS["of half"], out=b)
+        np.clip(b, _BITS["none"], _BITS["least"], out=b)  # a third of the time of np.minimum
+        np.right_shift(bits, _BITS["13"], out=c)
+        np.bitwise_and(c, _BITS["one"], out=c)
+        np.add(a, c, out=a)
+        np.add(a, _BITS["bias"], out=a)
+        np.right_shift(a, _BITS["13"], out=a)
+        np.maximum(a, b, out=a)
+        np.clip(a, _BITS["none"], _BITS["infinite"], out=a)
+        np.right_shift(bits, _BITS["16"], out=b)
+        np.bitwise_and(b, _BITS["sign"], out=b)
+        np.bitwise_or(a, b, out=a)
+        np.copyto(target.view(np.int16), a, casting="unsafe")
 
 
 def narrowed(value: Any, dtype: Dtype) -> Array:
     """A result computed in a wider dtype, in the dtype it must have; no copy where it has it already."""
-    return np.asarray(value).astype(dtype, copy=False)
+    array = np.asarray(value)
+    if dtype == np.float16 and array.dtype == FLOAT32 and array.size >= LEAST_HALVES:
+        out = np.empty(array.shape, dtype)
+        halves_of_floats(np.ascontiguousarray(array), out)
+        return out
+    return array.astype(dtype, copy=False)
 
 
 MAX_LISTED = 12

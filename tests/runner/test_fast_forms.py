@@ -12,6 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import fx2onnx.runner as ort
+from fx2onnx.runner import fast
+from fx2onnx.semantics.types import floats_of_halves, halves_of_floats
 
 Array = np.ndarray[Any, Any]
 
@@ -300,6 +302,7 @@ RECURRENCES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "one step": (1, 1, 4, {"direction": "bidirectional"}),
     "clip": (4, 2, 3, {"clip": 0.3}),
     "a feed that other operators read where it lies": (1400, 1, 2, {"direction": "bidirectional"}),
+    "rectified": (40, 2, 5, {"direction": "bidirectional", "activations": {"LSTM": ["Sigmoid", "Tanh", "Relu"], "GRU": ["Sigmoid", "Relu"], "RNN": ["Relu"]}}),
     "other activations": (4, 2, 3, {"activations": {"LSTM": ["Relu", "Tanh", "Sigmoid"], "GRU": ["Tanh", "Relu"], "RNN": ["Relu"]}}),
 }  # fmt: skip
 
@@ -348,7 +351,9 @@ def test_many_calls_are_bound_once(op_type: str) -> None:
     ]
     graph = helper.make_graph([helper.make_node(op_type, names, ["y"], **attrs)], "g", infos[:1], infos[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    session = ort.InferenceSession(model.SerializeToString())
+    options = ort.SessionOptions()
+    options.add_session_config_entry(fast.ENTRY, "0")  # a compiled recurrence is one call
+    session = ort.InferenceSession(model.SerializeToString(), options)
     for _ in range(2):
         session.run(None, {"x": x})
     (plan,) = session.executor.plans.values()
@@ -632,3 +637,49 @@ def test_a_convolution_of_no_samples(kind: str, channels: int, groups: int) -> N
         None, {"x": np.ones((0, channels, 7, 8), np.float32)}
     )
     assert found.shape == ((0, 4, 3, 3) if kind == "Conv" else (0, 4, 15, 17))
+
+
+HALVES = {
+    "Add": 2, "Sub": 2, "Mul": 2, "Div": 2, "Max": 2, "Less": 2, "Equal": 2, "Relu": 1, "Exp": 1, "Sqrt": 1, "Floor": 1,
+    "Sigmoid": 1, "HardSwish": 1, "LeakyRelu": 1, "Gelu": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", HALVES)
+def test_many_numbers_of_float16(op_type: str) -> None:
+    """Infinite ones, those that are no numbers and the smallest among them; results are float32's, rounded once."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, 1 << 16, dims, np.uint16).view(np.float16) for dims in ((3, 64, 70), (64, 1)))
+    feeds = {"x": x, "y": y} if HALVES[op_type] == 2 else {"x": x}
+    with np.errstate(all="ignore"):
+        given, _ = both_of_floats(op_type, feeds)
+        wanted, _ = both_of_floats(op_type, {name: array.astype(np.float32) for name, array in feeds.items()})
+        loose = 1e-3 if op_type in ("Exp", "Sigmoid", "Gelu") else 0  # compiled functions of float32 round otherwise
+        np.testing.assert_allclose(given.astype(np.float32), wanted.astype(given.dtype), rtol=loose, atol=loose / 1000)
+
+
+def both_of_floats(op_type: str, feeds: dict[str, Array]) -> tuple[Array, Array]:
+    """The runner's result in the first run and by plan, where the bits are the same."""
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    graph = helper.make_graph([helper.make_node(op_type, [*feeds], ["z"])], "g", infos, [helper.make_value_info("z", onnx.TypeProto())])  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString())
+    first, _, planned = (session.run(None, feeds)[0] for _ in range(3))
+    assert first.tobytes() == planned.tobytes()
+    return first, planned
+
+
+@pytest.mark.parametrize("low", [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF])
+def test_every_float16_is_rounded_and_read_as_by_numpy(low: int) -> None:
+    bits = (np.arange(1 << 19, dtype=np.uint32) << 13) + np.uint32(low)
+    x = bits.view(np.float32)
+    x = x[~np.isnan(x)]
+    out, back = np.empty(x.shape, np.float16), np.empty(x.shape, np.float32)
+    with np.errstate(all="ignore"):
+        halves_of_floats(x, out)
+        np.testing.assert_array_equal(out.view(np.uint16), x.astype(np.float16).view(np.uint16))
+        floats_of_halves(out, back)
+        np.testing.assert_array_equal(back, out.astype(np.float32))

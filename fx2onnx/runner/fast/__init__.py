@@ -15,9 +15,13 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
-from fx2onnx.semantics.reading.program import Program
+from fx2onnx.semantics.kernels.elementwise import in_floats
+from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, Facts, Kernel, Prepared
+from fx2onnx.semantics.types import Spec
 
 ENTRY = "fx2onnx.fast"
 """The config entry of a session: 0 for NumPy alone."""
@@ -62,10 +66,16 @@ def improve(program: Program, is_wanted: bool = True) -> None:
     if not is_wanted or not is_installed():
         return
     for step in program.steps:
-        if (step.kernel.domain, step.kernel.op_type) in _FILE_OF:
+        if (step.kernel.domain, step.kernel.op_type) in _FILE_OF or (
+            step.kernel.elementwise and _has_halves(program, step)
+        ):
             step.kernel = _improved(step.kernel)
         for body in step.bodies.values():
             improve(body)
+
+
+def _has_halves(program: Program, step: Step) -> bool:
+    return any(program.slots[index].type_name == "tensor(float16)" for index in step.inputs if index >= 0)
 
 
 @functools.cache
@@ -87,7 +97,7 @@ def _module(file: str) -> ModuleType | None:
 
 def _form(kernel: Kernel, what: str) -> Any:
     """The function of the kernel's file; None where it has none of this kind."""
-    module = _module(_FILE_OF[kernel.domain, kernel.op_type])
+    module = _module(_FILE_OF.get((kernel.domain, kernel.op_type), "lines"))
     return getattr(module, f"{what}_{kernel.op_type}", None)
 
 
@@ -96,7 +106,12 @@ def _prepare(kernel: Kernel, facts: Facts) -> Prepared | None:
     made: Prepared | None = form(facts) if form is not None and kernel.since >= LEAST.get(kernel.op_type, 1) else None
     if made is None and kernel.prepare is not None:
         made = kernel.prepare(facts)
-    return made
+    lines = _module("lines") if made is None and kernel.elementwise and any(map(_is_half, facts.inputs)) else None
+    return in_floats(kernel, facts, lines.from_half, lines.to_half) if lines is not None and lines.HAS_HALVES else made
+
+
+def _is_half(spec: Spec | None) -> bool:
+    return spec is not None and spec[1] == np.float16
 
 
 def _call(kernel: Kernel, *inputs: Any, **attrs: Any) -> Any:

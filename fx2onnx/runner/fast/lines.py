@@ -269,6 +269,16 @@ def _to_integers(x: Array, y: Array) -> None:
         y[i] = np.int64(x[i])
 
 
+def to_half(x: Array, y: Array) -> None:
+    """y = float32 as float16, both in C order."""
+    _to_half(np.require(x, None, ["C", "W"]).reshape(-1), y.reshape(-1).view(np.uint16))
+
+
+def from_half(x: Array, y: Array) -> None:
+    """y = float16 as float32, in C order."""
+    _from_half(np.require(x, None, ["C", "W"]).reshape(-1).view(np.uint16), y.reshape(-1))
+
+
 _INTEGERS = frozenset(np.dtype(one) for one in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32))
 
 
@@ -279,11 +289,9 @@ def call_Cast(x: Array, *, to: Any, **_: Any) -> Array | None:
     is_either = is_half or (x.dtype == f32 and dtype == np.float16)
     if x.size < LANES or not (is_plain_type or (is_either and HAS_HALVES)):
         return None
-    y, line = np.empty(x.shape, dtype), np.require(x, None, ["C", "W"]).reshape(-1)
-    if is_half:
-        _from_half(line.view(np.uint16), y.reshape(-1))
-    elif dtype == np.float16:
-        _to_half(line, y.reshape(-1).view(np.uint16))
+    y = np.empty(x.shape, dtype)
+    if is_either:
+        (from_half if is_half else to_half)(x, y)
     else:
-        _to_integers(line, y.reshape(-1))
+        _to_integers(np.require(x, None, ["C", "W"]).reshape(-1), y.reshape(-1))
     return y

@@ -14,7 +14,7 @@ import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand, tanh
 from fx2onnx.semantics.kernels.elementwise import Call
-from fx2onnx.semantics.kernels.joined_recurrence import GATES, Joined, join
+from fx2onnx.semantics.kernels.joined_recurrence import GATES, Joined, join, rectifies
 from fx2onnx.semantics.kernels.rnn import is_usual
 from fx2onnx.semantics.kernels.threads import product
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
@@ -93,6 +93,7 @@ def _gru(lines: Array, bias: Array, r: Array, inner: Array, h: Array, c: Array, 
 
 @compiled
 def _rnn(lines: Array, bias: Array, r: Array, inner: Array, h: Array, c: Array, backwards: bool, option: int, y: Array, at: int) -> None:  # fmt: skip
+    """``option``: max(x, 0) in place of tanh."""
     steps, batch, width = lines.shape
     gates = np.empty(width, np.float32)
     for step in range(steps):
@@ -102,7 +103,10 @@ def _rnn(lines: Array, bias: Array, r: Array, inner: Array, h: Array, c: Array, 
                 gates[j] = lines[t, b, j] + bias[j]
             _add_product(h[b], r, 0, width, gates)
             for j in range(width):
-                h[b, j] = tanh(gates[j])
+                if option:
+                    h[b, j] = f32(0) if gates[j] < f32(0) else gates[j]
+                else:
+                    h[b, j] = tanh(gates[j])
                 y[t, at, b, j] = h[b, j]
 
 
@@ -140,6 +144,7 @@ def _prepare(op: str, facts: Facts) -> Prepared | None:
         ]
 
     directions, option = facts.once("directions", (w, r, b), parts), int(attrs.get("linear_before_reset", 0))
+    option = int(rectifies(attrs)) if op == "RNN" else option
     scratch = (
         ((count, steps * batch, width), FLOAT32),
         ((2, count, batch, hidden), FLOAT32),

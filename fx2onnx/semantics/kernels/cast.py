@@ -15,6 +15,7 @@ from fx2onnx.semantics.types import (
     Array,
     Dtype,
     is_float,
+    narrowed,
     numpy_dtype_of_code,
     widen,
 )
@@ -58,7 +59,7 @@ def cast_array(x: Array, dtype: Dtype, saturate: bool = True, round_mode: str = 
         x = x.astype(np.int8)
     if dtype in NARROW_FLOATS and dtype.kind != "f" and x.dtype.kind in "iub":
         x = x.astype(np.float32)
-    return x.astype(dtype)
+    return narrowed(x, dtype)
 
 
 def _to_float8(x: Array, dtype: Dtype, saturate: bool) -> Array:

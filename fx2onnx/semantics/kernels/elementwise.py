@@ -11,8 +11,20 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.registry import Calls, Infer, kernel, same_as_first
-from fx2onnx.semantics.types import NARROW_INTS, Array, Spec, is_float, narrowed, numpy_dtype_of_code, widen
+from fx2onnx.semantics.registry import Calls, Facts, Infer, Kernel, Prepared, kernel, same_as_first
+from fx2onnx.semantics.types import (
+    FLOAT32,
+    LEAST_HALVES,
+    NARROW_INTS,
+    Array,
+    Spec,
+    floats_of_halves,
+    halves_of_floats,
+    is_float,
+    narrowed,
+    numpy_dtype_of_code,
+    widen,
+)
 
 Outs = list[Array]
 BOOL = np.dtype(np.bool_)
@@ -75,6 +87,46 @@ def reshaped(x: Array, shape: Sequence[int]) -> tuple[Array, list[Call]]:
     """x in another shape, and the call that copies it there where that is no view."""
     y = x.reshape(shape)
     return y, [] if np.may_share_memory(x, y) else [functools.partial(np.copyto, y.reshape(x.shape), x)]
+
+
+Convert = Callable[[Array, Array], None]
+
+
+def in_floats(
+    kernel: Kernel, facts: Facts, widen: Convert = floats_of_halves, narrow: Convert = halves_of_floats
+) -> Prepared | None:
+    """The kernel of an element-wise operator on float16, by way of float32, which gives the same bits; NumPy itself computes number
+    by number. None for others and for few numbers.
+    """
+    half, (shape, dtype) = np.dtype(np.float16), facts.outputs[0]
+    given = [spec is not None and spec[1] == half for spec in facts.inputs]
+    if not any(given) or math.prod(shape) < LEAST_HALVES or kernel.op_type in _BY_BITS or len(facts.outputs) > 1:
+        return None
+    if kernel.op_type in _COMPARING and widen is floats_of_halves:
+        return None
+    shapes = [spec[0] for spec, is_half in zip(facts.inputs, given, strict=True) if spec is not None and is_half]
+
+    def calls(out: Outs, room: list[Array], *operands: Array) -> list[Call]:
+        rooms = iter(room)
+        wide = [next(rooms) if is_half else x for x, is_half in zip(operands, given, strict=True)]
+        made: list[Call] = [
+            functools.partial(widen, x, y) for x, y, is_half in zip(operands, wide, given, strict=True) if is_half
+        ]
+        result = next(rooms, out[0])
+        if isinstance(kernel.fn, Calls):
+            made += kernel.fn.bind([result], *wide, **facts.attrs)
+        else:
+            made.append(functools.partial(kernel.fn, [result], *wide, **facts.attrs))
+        return made if result is out[0] else [*made, functools.partial(narrow, result, out[0])]
+
+    scratch = [*shapes, shape] if dtype == half else shapes
+    return Prepared(Calls(calls), tuple((one, FLOAT32) for one in scratch), inplace=())
+
+
+_BY_BITS = frozenset({"Abs", "Neg", "Where"})
+"""Operators that NumPy computes by the bits, for float16, too."""
+_COMPARING = frozenset({"Clip", "Max", "Min", "Relu"})
+"""Operators that NumPy computes without rounding float16: it takes them as long as its conversions."""
 
 
 def _reciprocal(x: Array, out: Array) -> None:

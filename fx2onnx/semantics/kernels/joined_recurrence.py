@@ -6,14 +6,17 @@ are block-diagonal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy import add, multiply, subtract, tanh
 
+from fx2onnx.semantics.kernels.activation import BOUNDS
 from fx2onnx.semantics.kernels.elementwise import Call, reshaped
+from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.recurrence import Recurrence
 from fx2onnx.semantics.kernels.threads import product
 from fx2onnx.semantics.limits import check_shape
@@ -96,7 +99,6 @@ def join(op: str, w: Array, r: Array, b: Array | None) -> list[Joined]:
 
 
 HALVES = {char: np.asarray(0.5, char) for char in "fd"}
-HALVES = {char: np.asarray(0.5, char) for char in "fd"}
 Walk = Callable[[Array, Array, Array, Array | None], list[Call]]
 """A function of a time's projected input, the hidden state before and after it, and its projected input to a GRU's new
 state, that gives the calls."""
@@ -172,9 +174,17 @@ def _gru_step(joined: Joined, lead: tuple[int, ...], resets_before: bool) -> tup
     return [], step
 
 
-def _rnn_step(joined: Joined) -> tuple[list[Array], Walk]:
+def rectifies(attrs: Mapping[str, Any]) -> bool:
+    """Return whether all activations of an RNN are max(x, 0)."""
+    return {name.lower() for name in attrs.get("activations") or ("tanh",)} == {"relu"}
+
+
+def _rnn_step(joined: Joined, is_rectified: bool) -> tuple[list[Array], Walk]:
+    zero, most, *_ = BOUNDS[joined.recurrent.dtype.char]
+
     def step(line: Array, hidden: Array, out: Array, _: Array | None) -> list[Call]:
-        return [product(hidden, joined.recurrent, out), partial(add, out, line, out), partial(tanh, out, out)]
+        activate: Call = partial(clip, out, zero, most, out) if is_rectified else partial(tanh, out, out)
+        return [product(hidden, joined.recurrent, out), partial(add, out, line, out), activate]
 
     return [], step
 
@@ -241,7 +251,7 @@ def _of_joined(
         calls += made
         cells, step = _gru_step(one, lead, not resets_after)
     else:
-        cells, step = _lstm_step(one, lead) if op == "LSTM" else _rnn_step(one)
+        cells, step = _lstm_step(one, lead) if op == "LSTM" else _rnn_step(one, rectifies(run.attrs))
     states = [np.empty((*lead, count * width), dtype), *cells]
     for state, start in zip(states, starts, strict=True):
         parts = state.reshape(run.batch, count, width)

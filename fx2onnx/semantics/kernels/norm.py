@@ -98,11 +98,13 @@ def layer_normalization(
     rstd = np.divide(np.ones((), variance.dtype), variance)
     np.multiply(target, rstd, out=target)
     if wide is not x:
-        y[...] = target.astype(x.dtype)
-        target = y
-    np.multiply(target, weight, out=target)
+        target = widen(narrowed(target, x.dtype))
+    np.multiply(target, widen(weight), out=target)
     if bias is not None:
-        np.add(target, bias, out=target)
+        target = target if wide is x else widen(narrowed(target, x.dtype))
+        np.add(target, widen(bias), out=target)
+    if wide is not x:
+        y[...] = narrowed(target, x.dtype)
     for extra, stat in zip(out[1:], (mean, rstd), strict=False):
         extra[...] = stat
 

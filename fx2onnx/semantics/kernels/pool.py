@@ -241,17 +241,30 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_
     y = np.zeros((len(rois), x.shape[1], high, wide), x.dtype)
     if not y.size:
         return y  # one of the two may be huge where the other is 0
+    images = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    check_shape((high, *images.shape[2:]), x.dtype, "the lines of MaxRoiPool")
+    lines = np.empty((high, *images.shape[2:]), x.dtype)
     for number, roi in enumerate(rois):
         edges = roi[1:5].astype(np.float32) * np.float32(spatial_scale)
         left, top, right, bottom = (int(edge) for edge in np.copysign(np.floor(np.abs(edges) + np.float32(0.5)), edges))
-        rows = np.float32(max(bottom - top + 1, 1)) / np.float32(high)
-        columns = np.float32(max(right - left + 1, 1)) / np.float32(wide)
-        for i in range(high):
-            for j in range(wide):
-                count_iteration()  # the model says how many cells there are
-                y0, y1 = top + math.floor(np.float32(i) * rows), top + math.ceil(np.float32(i + 1) * rows)
-                x0, x1 = left + math.floor(np.float32(j) * columns), left + math.ceil(np.float32(j + 1) * columns)
-                cell = x[int(roi[0]), :, max(y0, 0) : max(y1, 0), max(x0, 0) : max(x1, 0)]
-                if cell.size:
-                    y[number, :, i, j] = cell.max(axis=(1, 2))
+        rows = _cells(top, bottom, high, x.shape[2])
+        columns = _cells(left, right, wide, x.shape[3])
+        image = images[int(roi[0])]
+        lines.fill(0)
+        for line, (first, end) in zip(lines, rows, strict=True):
+            if first < end:
+                np.maximum.reduce(image[first:end], 0, out=line)
+        for column, (first, end) in enumerate(columns):
+            if first < end:
+                y[number, :, :, column] = np.maximum.reduce(lines[:, first:end], 1).T
     return y
+
+
+def _cells(start: int, end: int, count: int, dim: int) -> Array:
+    """[count, 2]: where the cells of a region start and end on an axis."""
+    for _ in range(count):
+        count_iteration()  # the model says how many cells there are
+    size = np.float32(max(end - start + 1, 1)) / np.float32(count)
+    number = np.arange(count + 1, dtype=np.float32) * size
+    edges = np.floor(number[:-1]), np.ceil(number[1:])
+    return np.stack([np.clip(start + edge.astype(np.float64), 0, dim) for edge in edges], axis=1).astype(INT64)

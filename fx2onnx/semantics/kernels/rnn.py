@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.elementwise import Call
-from fx2onnx.semantics.kernels.joined_recurrence import GATES, HALVES, join, usual_calls
+from fx2onnx.semantics.kernels.joined_recurrence import GATES, HALVES, join, rectifies, usual_calls
 from fx2onnx.semantics.kernels.recurrence import Activation, Recurrence, Step
 from fx2onnx.semantics.registry import Calls, Facts, Prepared, kernel, run_all
 from fx2onnx.semantics.types import Array, Spec, widen
@@ -39,7 +39,8 @@ def _lstm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[S
 
 def is_usual(op: str, attrs: Mapping[str, Any], n_directions: int) -> bool:
     given = [name.lower() for name in attrs.get("activations") or USUAL[op] * n_directions]
-    return given == [*USUAL[op]] * n_directions and attrs.get("clip") is None and not attrs.get("input_forget")
+    is_known = given == [*USUAL[op]] * n_directions or (op == "RNN" and rectifies(attrs) and len(given) == n_directions)
+    return is_known and attrs.get("clip") is None and not attrs.get("input_forget")
 
 
 def _prepare(op: str) -> Callable[[Facts], Prepared | None]:

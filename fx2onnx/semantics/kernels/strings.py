@@ -153,6 +153,9 @@ MAX_STATES = 50_000
 MAX_REPEAT = 1000
 """RE2's own bound on a counted repetition."""
 
+MAX_KNOWN = 1 << 18
+"""Numbers of states that a pattern remembers."""
+
 _READ_OTHERWISE = re.compile(r"\{,|\[:|\[\^?\]")
 """``{,3}``, ``[[:alpha:]]`` and ``[]a]``: one of the two reads these as plain characters, or not at all."""
 
@@ -160,6 +163,24 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 Accepts = Callable[[str], bool]
 Holds = Callable[[str, int], bool]
+
+
+_BEGIN = (-1,)
+"""The key, which is of no states, of those before the first character."""
+
+
+class _Moves(dict[str, Any]):
+    """States of a pattern, and by each character that came after them so far the ``_Moves`` of the states after it."""
+
+    __slots__ = ("alive", "pattern")
+
+    def __init__(self, pattern: Pattern, alive: tuple[int, ...]) -> None:
+        self.pattern, self.alive = pattern, alive
+
+    def __missing__(self, character: str) -> _Moves:
+        self.pattern.n_known += 1
+        made = self[character] = self.pattern.after(self, character, 0)
+        return made
 
 
 @dataclass(slots=True)
@@ -247,17 +268,38 @@ class Pattern:
         self.states = [_State()]
         self.accepting = 0
         self.start = self._sequence(parsed, 0, parsed.state.flags)
+        self.looks_around = any(state.holds is not None for state in self.states)
+        self.known: dict[tuple[int, ...], _Moves] = {}
+        self.n_known = 0
 
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches all of ``text``. Raises: UserError E404 where the budget of the run is spent."""
-        alive = self._closure([self.start], text, 0)
-        for place, character in enumerate(text):
-            states = [self.states[index] for index in alive]
-            after = [state.after for state in states if state.accepts is not None and state.accepts(character)]
-            if not after:
+        begin = self.known.get(_BEGIN)
+        moves = self.moves(self._closure([self.start], text, 0)) if begin is None else begin
+        if not self.looks_around:
+            self.known[_BEGIN] = moves
+            for character in text:
+                moves = moves[character]
+            return self.accepting in moves.alive
+        for place in range(len(text)):
+            if not moves.alive:
                 return False
-            alive = self._closure(after, text, place + 1)
-        return self.accepting in alive
+            moves = self.after(moves, text, place)
+        return self.accepting in moves.alive
+
+    def after(self, moves: _Moves, text: str, place: int) -> _Moves:
+        """The states after the character at ``place``."""
+        states = [self.states[index] for index in moves.alive]
+        after = [state.after for state in states if state.accepts is not None and state.accepts(text[place])]
+        return self.moves(self._closure(after, text, place + 1))
+
+    def moves(self, alive: Iterable[int]) -> _Moves:
+        """The entry of these states."""
+        if self.n_known > MAX_KNOWN or self.looks_around:
+            self.known, self.n_known = {}, 0
+        made = _Moves(self, tuple(alive))
+        self.n_known += 1 + len(made.alive)
+        return self.known.setdefault(made.alive, made)
 
     def _closure(self, indices: list[int], text: str, place: int) -> dict[int, None]:
         """The states reached without a character."""

@@ -179,7 +179,7 @@ def roi_align(
             )
             y[number] = np.matmul(np.matmul(rows, plane), columns.T)
         else:
-            y[number] = _pooled(plane, cells[0], cells[1], mode)
+            y[number] = _pooled(plane.transpose(1, 2, 0), cells[0], cells[1], mode)
     return narrowed(y, x.dtype)
 
 
@@ -204,16 +204,19 @@ def _bilinear_taps(points: Array, dim: int) -> tuple[Array, Array, Array, Array]
 
 
 def _pooled(plane: Array, rows: Any, columns: Any, mode: str) -> Array:
-    r0, r1, wr0, wr1 = rows
-    c0, c1, wc0, wc1 = columns
-    corners = [
-        plane[:, r[:, :, None, None], c[None, None]] * (wr[:, :, None, None] * wc[None, None])
-        for r, wr in ((r0, wr0), (r1, wr1))
-        for c, wc in ((c0, wc0), (c1, wc1))
-    ]
-    if mode == "max":
-        return np.asarray(np.maximum.reduce(corners).max(axis=(2, 4)))
-    return np.asarray(np.add.reduce(corners).mean(axis=(2, 4)))
+    """Shapes: plane [H, W, C], as neighbours in memory are read together -> [C, rows, columns]."""
+    joined = np.maximum if mode == "max" else np.add
+    total: Array | None = None
+    for r, of_row in ((rows[0], rows[2]), (rows[1], rows[3])):
+        lines = plane.take(r.reshape(-1), 0)
+        for c, of_column in ((columns[0], columns[2]), (columns[1], columns[3])):
+            weights = of_row.reshape(-1, 1) * of_column.reshape(-1)
+            corner = lines.take(c.reshape(-1), 1)
+            np.multiply(corner, weights.astype(plane.dtype)[:, :, None], out=corner)
+            total = corner if total is None else joined(total, corner, out=total)
+    assert total is not None
+    samples = total.reshape(*rows[0].shape, *columns[0].shape, plane.shape[2])
+    return np.asarray(samples.max(axis=(1, 3)) if mode == "max" else samples.mean(axis=(1, 3))).transpose(2, 0, 1)
 
 
 @kernel("NonMaxSuppression", 10, shape_inputs=None)

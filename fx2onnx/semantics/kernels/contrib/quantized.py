@@ -17,6 +17,7 @@ from fx2onnx.semantics.kernels.integer_products import (
     centered,
     exact_product,
     integer_range,
+    into_codes,
     magnitude,
     requantize,
     to_int32,
@@ -33,7 +34,7 @@ kernel("QuantizeLinear", domain=MICROSOFT, kind="into", infer=quantize_infer)(qu
 kernel("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
 
 
-def number(value: Array | None, name: str) -> np.float32:
+def number(value: Array | np.float32 | None, name: str) -> np.float32:
     """A scale or zero point of a whole tensor in float32; 0 where it is left out. Raises: ValueError for several."""
     if value is None:
         return np.float32(0)
@@ -42,11 +43,12 @@ def number(value: Array | None, name: str) -> np.float32:
     return np.float32(value.reshape(()))
 
 
-def _wide(x: Array, scale: Array, zero: Array | None, name: str) -> Array:
+def _wide(x: Array, scale: Array | np.float32 | None, zero: Array | None, name: str) -> Array:
     """The numbers that ``x`` stands for."""
     wide: Array = x.astype(FLOAT32)
     wide -= number(zero, f"{name}_zero_point")
-    wide *= number(scale, f"{name}_scale")
+    if scale is not None:
+        wide *= number(scale, f"{name}_scale")
     return wide
 
 
@@ -58,11 +60,10 @@ def _narrow(wide: Array, scale: Array, zero: Array | None, dtype: Dtype) -> Arra
 
 
 def rounded(codes: Array, zero: np.float32, dtype: Dtype) -> Array:
-    """``codes + zero``, rounded and clipped to the range of ``dtype``."""
-    low, high = integer_range(dtype)
-    y = np.rint(codes)
-    y += zero
-    return np.clip(y, low, high).astype(dtype)
+    """``codes + zero``, rounded and clipped to the range of ``dtype``; the codes, in float32, are overwritten."""
+    y = np.empty(codes.shape, dtype)
+    into_codes(codes, np.asarray(zero), y)
+    return y
 
 
 def _by_table(
@@ -79,7 +80,8 @@ def _by_table(
         raise TypeError(f"{name} is {x.dtype}, not uint8 or int8")
     codes = np.arange(256, dtype=np.uint8).view(x.dtype)
     table = _narrow(function(_wide(codes, scale, zero, name)), y_scale, y_zero, x.dtype)
-    return table[x.view(np.uint8)]
+    # bytes are looked up in a third of the time that NumPy takes, which makes indices of 64 bits of them first
+    return np.frombuffer(bytearray(x.tobytes().translate(table.tobytes())), x.dtype).reshape(x.shape)
 
 
 @kernel("QLinearAdd", domain=MICROSOFT)
@@ -97,12 +99,8 @@ def qlinear_add(
     check_shape(np.broadcast_shapes(a.shape, b.shape), FLOAT32)
     to_c = number(c_scale, "C_scale")
     left, right = number(a_scale, "A_scale") / to_c, number(b_scale, "B_scale") / to_c
-    y = (a.astype(FLOAT32) - number(a_zero, "A_zero_point")) * left
-    return rounded(
-        np.asarray(y + (b.astype(FLOAT32) - number(b_zero, "B_zero_point")) * right),
-        number(c_zero, "C_zero_point"),
-        a.dtype,
-    )
+    total = _wide(a, left, a_zero, "A") + _wide(b, right, b_zero, "B")
+    return rounded(np.asarray(total), number(c_zero, "C_zero_point"), a.dtype)
 
 
 @kernel("QLinearMul", domain=MICROSOFT)
@@ -119,10 +117,8 @@ def qlinear_mul(
     """The product of dequantized a and b, quantized again."""
     check_shape(np.broadcast_shapes(a.shape, b.shape), FLOAT32)
     factor = number(a_scale, "A_scale") * number(b_scale, "B_scale") / number(c_scale, "C_scale")
-    product = (a.astype(FLOAT32) - number(a_zero, "A_zero_point")) * (
-        b.astype(FLOAT32) - number(b_zero, "B_zero_point")
-    )
-    return rounded(np.asarray(product * factor), number(c_zero, "C_zero_point"), a.dtype)
+    product = np.asarray(_wide(a, None, a_zero, "A") * _wide(b, None, b_zero, "B"))
+    return rounded(np.multiply(product, factor, out=product), number(c_zero, "C_zero_point"), a.dtype)
 
 
 @kernel("QLinearSigmoid", domain=MICROSOFT)

@@ -207,12 +207,18 @@ def has_turns(env: ShapeEnv, names: Set[str]) -> bool:
     return any(done.is_turns and done.size.symbols() & names for done in env.specializations.values())
 
 
+_FROM_LIST = (
+    "where it picks from a list of numbers, make it a tensor: torch.tensor(numbers)[i] in the place of numbers[i]"
+)
+
+
 def _ways_without_number(where: SourceLocation | None) -> list[str]:
     """The steps to take where Python needs a data-dependent number."""
     line = line_of(where.file, where.line) if where is not None else ""
     if _LIST_OF_MANY.search(line):
         return [
-            "where it is the length of a list of one number, use a tensor: torch.full((n,), 1.0) in the place of [1.0] * n"
+            "where it is the length of a list of one number, use a tensor: torch.full((n,), 1.0) in the place of [1.0] * n",
+            _FROM_LIST,
         ]
     steps = [
         "where it chooses one of several, as a key of a dict does: if and elif on the tensor, torch.where, or "
@@ -226,7 +232,7 @@ def _ways_without_number(where: SourceLocation | None) -> list[str]:
             "list: a dict, or an element out[i] of a list made before, holds no number of turns; or write the loop with "
             "torch.while_loop"
         )
-        return [turns, *steps[1:]]
+        return [turns, _FROM_LIST, *steps[1:]]
     if calls_numpy():
         steps.insert(
             0, "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k), and indices of tensors"

@@ -64,6 +64,7 @@ def sweep(source: str, options: argparse.Namespace) -> None:
     tasks = [(source, name) for name in to_do(names, read_rows(path), again, options.limit)]
     print(f"{source}: {len(names)} models, {len(tasks)} to examine", flush=True)
     cut_off = path.exists() and not path.read_bytes().endswith(b"\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write("\n" if cut_off else "")
         for row in examine_all(tasks, options.dynamic, options.timeout or LIMIT_S[source], options.jobs):

@@ -60,10 +60,19 @@ def count_of(op: Emit, value: ir.Value, dim: Dimensions) -> DimLike:
 
 
 def _reduction(op_type: str) -> Callable[..., ir.Value]:
+    """``op_type`` in the result's dtype; sums and products of narrower integers in int64, which wrap when they are cast, where
+    onnxruntime's int32 ends at its largest number.
+    """
+
     def entry(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-        return reduce(op, op_type, cast(op, self, op.result_dtype()), dim, keepdim)
+        dtype = op.result_dtype()
+        computed = D.INT64 if op_type in ("ReduceSum", "ReduceProd") and dtype in _WRAPPING else dtype
+        return op.cast(reduce(op, op_type, cast(op, self, computed), dim, keepdim), dtype)
 
     return entry
+
+
+_WRAPPING = frozenset({D.INT8, D.UINT8, D.INT16, D.INT32})
 
 
 def _mean(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:

@@ -20,6 +20,7 @@ SPACED = R(3, 4).index_put((T([1]), T([2])), T(INF))
 SIGNED = T([0.0, -0.0, 2.0, -1.0, 0.5])
 POLYNOMIALS = ("chebyshev_polynomial", "shifted_chebyshev_polynomial")
 EXPONENTS = T([2**53 + 1, 2**53 + 2, 2**60 + 1, 2**62, -(2**53 + 1), -(2**60), 63, 64, 65, 0, 1, -1, -2])
+WRAPPED = T([[2000000000, 2000000000, 30000], [-2000000000, -1500000000, 30000]])
 LOGS = R(3, 2, 4).log_softmax(2)
 LOGS[1, 0, 2] = LOGS[2, 1, 0] = -INF
 COUNTS = T([[[4, -3], [3, 5], [3, 2]]])
@@ -242,6 +243,7 @@ CASES = [
     case(aten.pow.Scalar, 3, T([0, 1, 33, 39, -1])),
     *(case(aten.pow.Tensor_Scalar, T([3, -3, 2, 0]), power) for power in (5, 7, 12, 39)),
     case(aten.pow.Tensor_Scalar, T([1, -1, 0]), 2**53 + 1),
+    *(case(of, WRAPPED.to(given) // less, dim, dtype=dtype) for of, dim, less in ((aten.sum.dim_IntList, [1], 1), (aten.prod.dim_int, 1, 30000)) for given, dtype in ((torch.int64, torch.int32), (torch.int32, torch.int32), (torch.int64, torch.uint8))),
     case(aten.fake_quantize_per_tensor_affine_cachemask.default, T([0.4, 300.0, -1.0, 255.4]), 1.0, 3, 0, 255),
     *(case(aten.instance_norm.default, R(sizes), R(2), R(2), None, None, True, 0.0, 0.0, True) for sizes in ((3, 2), (3, 2, 4))),
     case(aten.logspace.default, 0.9, 5.0, 1, dtype=torch.uint8),

@@ -213,6 +213,7 @@ def export_folder(
     task: str = "text-generation-with-past",
     cache: str = "dynamic",
     kv: str | None = None,
+    kv_calibration: Any = None,
     logits: str = "all",
     opset_version: int | None = None,
     target: str | None = None,
@@ -233,7 +234,9 @@ def export_folder(
     task: ``text-generation``, ``text2text-generation``, ``automatic-speech-recognition``, ``image-text-to-text``, each
         with ``-with-past`` for caches as inputs and outputs.
     cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 by default).
-    kv: ``int8``: keys and values of the cache as int8, with a scale for each token and head (docs/generation.md).
+    kv: ``int8`` or ``fp8``: keys and values of the cache in 8 bits, with a scale for each token and head; ``int8:head``,
+        ``int8:channel``, ``fp8:head``, ``fp8:channel``: with constant scales (docs/generation_models.md).
+    kv_calibration: an ``.npz`` file or a dict with the array ``input_ids`` of prompts for these; default: random tokens.
     logits: ``all``, or ``last``: of the last position alone, as generation needs them (docs/generation.md).
     target: the runtime that the folder is for; ``onnxruntime-genai``: a decoder with its ``genai_config.json``.
     fused: whether the graphs have onnxruntime's own operators; default: for ``onnxruntime-genai`` alone (docs/targets.md).
@@ -263,6 +266,16 @@ def export_folder(
         functions=functions,
     )
     asked = FolderOptions(
-        task, cache, kv, logits, adapters or {}, package, layout, exported, engines, {**options, "dtype": of_source}
+        task,
+        cache,
+        kv,
+        kv_calibration,
+        logits,
+        adapters or {},
+        package,
+        layout,
+        exported,
+        engines,
+        {**options, "dtype": of_source},
     )
     return write_folder(spec, output, asked)

@@ -9,6 +9,8 @@ FIELD_NAMES: dict[str | int, str] = {
     "self_attention_cache": "decoder", "cross_attention_cache": "encoder",
 }  # fmt: skip
 """Attributes of caches under the names that the files of others use; any other attribute keeps its name."""
+CELLS = ("int8", "fp8", "int8:head", "fp8:head", "int8:channel", "fp8:channel")
+"""The cells that a cache can have: with a scale for each token and head, or constant ones for each head, or each channel of it."""
 _SILENT = frozenset({"layers", "held"})
 
 

@@ -14,14 +14,22 @@ import torch
 from fx2onnx.decoding.reference_generate import reference_model, tokens_of
 from fx2onnx.generation.prompt import prompt_length
 from fx2onnx.judge.verdict import Verdict
+from fx2onnx.manifest.names import DECODER_IDS
 from fx2onnx.precision.options import METADATA_KEY as PRECISION
 from fx2onnx.quantize.reference import METADATA_KEY as QUANTIZED
-from fx2onnx.quantize.reference import read
+from fx2onnx.quantize.reference import Stated, read
 from fx2onnx.verify.module_state import NothingToCompare, in_float32
 from fx2onnx.verify.rounded_weights import as_quantized
 
 if TYPE_CHECKING:
     from fx2onnx.generation import LoadedModel
+
+
+EIGHT_BITS = ("int8", "float8_e4m3fn")
+"""The dtypes of caches that are rounded."""
+
+_OF_STEPS = ("forced_bos_token_id", "forced_eos_token_id", "begin_suppress_tokens")
+"""Rules of generation_config.json for the first or the last new token, which would hold for each of single tokens."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +74,25 @@ def expected_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: i
     own = tokens_of(reference, inputs, new)
     graphs = [onnx.load(model.folder / form.file, load_external_data=False) for form in model.manifest.graphs]
     stated = [{entry.key: entry.value for entry in graph.metadata_props} for graph in graphs]
-    rounds_cache = any("int8" in state.dtype for form in model.manifest.graphs for state in form.cache)
+    rounds_cache = any(state.dtype in EIGHT_BITS for form in model.manifest.graphs for state in form.cache)
     rounds_more = rounds_cache or any(PRECISION in each for each in stated)
     if not rounds_more and not any(QUANTIZED in each for each in stated):
         return Expected(own)
     agreement = _agreement(spec, model, inputs, own, reference)
     if rounds_more or any(in_float32(graph, str) is not None for graph in graphs):
         return Expected(own, agreement, is_exact=False)
-    held, seen, verdict = torch.nn.Module(), set[str](), Verdict()
+    held, seen, verdict = torch.nn.Module(), dict[str, Stated](), Verdict()
     held.model = reference  # under the name that it has in the modules that folders are made of
     try:
         with contextlib.ExitStack() as stack:
             for graph, each in zip(graphs, stated, strict=True):
-                names = set(read(each.get(QUANTIZED, "")))
-                if names <= seen:
-                    continue
-                if names & seen:  # rounded twice, numbers may be others
+                said = read(each.get(QUANTIZED, ""))
+                if any(said[name] != seen[name] for name in said.keys() & seen.keys()):
                     return Expected(own, agreement, is_exact=False)
-                seen |= names
-                stack.enter_context(as_quantized(verdict, graph, str(model.folder), held, ((), None)))
+                more = said.keys() - seen.keys()
+                seen |= said
+                if more:  # what another graph rounds as well is rounded once
+                    stack.enter_context(as_quantized(verdict, graph, str(model.folder), held, ((), None), only=more))
             if verdict.rows:
                 return Expected(own, agreement, is_exact=False)
             return Expected(tokens_of(reference, inputs, new), agreement)
@@ -94,15 +102,19 @@ def expected_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: i
 
 def _agreement(spec: str, model: LoadedModel, inputs: Mapping[str, Any], own: Any, reference: Any) -> Agreement | None:
     """The next token of the folder after each beginning of the source's text; None for models that do not go on from tokens."""
-    if model.encoder is not None or model.delays or "input_ids" not in inputs:
+    name = "input_ids" if model.encoder is None else DECODER_IDS
+    has_turns = any(model.generation_config.get(rule) for rule in _OF_STEPS)
+    if model.delays or has_turns or (model.encoder is None and name not in inputs):
         return None
     ends = reference.generation_config.eos_token_id
     start, equal, count = prompt_length(model, dict(inputs)), 0, 0
     mask = np.asarray(inputs.get("attention_mask", np.ones_like(own[:, :start])))
     goes_on = np.ones(len(own), bool)
     for place in range(start, own.shape[1]):
-        longer = np.concatenate([mask, np.ones((len(own), place - start), mask.dtype)], 1)
-        given = {**inputs, "input_ids": own[:, :place], "attention_mask": longer}
+        given = {**inputs, name: own[:, :place]}
+        if model.encoder is None:
+            more = np.ones((len(own), place - start), mask.dtype)
+            given["attention_mask"] = np.concatenate([mask, more], 1)
         found = np.asarray(model.generate(**given, max_new_tokens=1))[:, -1]
         equal, count = equal + int((found == own[:, place])[goes_on].sum()), count + int(goes_on.sum())
         goes_on &= ~np.isin(own[:, place], [] if ends is None else ends)

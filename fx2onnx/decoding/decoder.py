@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.int8 import FIELDS, LEVELS, with_int8
+from fx2onnx.decoding.cache.cells import DTYPES, FIELDS, Cells, with_cells
 from fx2onnx.decoding.cache.layout import (
     CacheLayout,
     CacheTensor,
@@ -62,11 +62,11 @@ class CachedDecoder(torch.nn.Module):
         *,
         one_token: bool = False,
         given: Collection[str] = (),
-        is_int8: bool = False,
+        cells: Cells | None = None,
     ) -> None:
         super().__init__()
         self._given = given
-        self._is_int8 = is_int8
+        self._cells = cells
         self.model = model
         self.takes_one_token = one_token
         self._cache_argument = cache_argument
@@ -163,7 +163,7 @@ class WholePrompt(CachedDecoder):
         result = self.model(**arguments, use_cache=True, return_dict=True)
         if result.get(name) is None:
             result = _with_cache(self.model, **arguments)
-        return result, with_int8(self.model, result[name]) if self._is_int8 else result[name]
+        return result, with_cells(self.model, result[name], self._cells) if self._cells else result[name]
 
 
 def cached_decoder(
@@ -178,7 +178,7 @@ def cached_decoder(
     beside: Mapping[str, tuple[int, ...]] | None = None,
     past: int = _PAST_SAMPLE,
     rows: int = 1,
-    is_int8: bool = False,
+    cells: Cells | None = None,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
@@ -186,20 +186,20 @@ def cached_decoder(
     cache; with ``width``, one that takes embedded tokens of so many
     numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
     ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the example's number of past
-    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook. ``is_int8``: keys and values are kept as int8.
+    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook. ``cells``: in which keys and values are kept.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
     beside = beside or {}
-    cache_argument, layout = _layout_of(model, unmistakable_sizes(model.config), width, beside, rows, is_int8)
+    cache_argument, layout = _layout_of(model, unmistakable_sizes(model.config), width, beside, rows, cells)
     if not layout.states:
         raise no_cache(model)
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(_PROMPT_SAMPLE if whole_prompt else 4)
     if whole_prompt:
-        module: CachedDecoder = WholePrompt(model, cache_argument, layout, is_int8=is_int8).eval()
+        module: CachedDecoder = WholePrompt(model, cache_argument, layout, cells=cells).eval()
         kwargs, shapes = _prompt_inputs(*text_inputs(model, layout, batch, new, past=0))
     else:
-        module = CachedDecoder(model, cache_argument, layout, one_token=one_token, is_int8=is_int8).eval()
+        module = CachedDecoder(model, cache_argument, layout, one_token=one_token, cells=cells).eval()
         kwargs, shapes = text_inputs(model, layout, batch, new, past)
     if width is not None:
         del kwargs["input_ids"]
@@ -232,7 +232,7 @@ def _layout_of(
     width: int | None,
     beside: Mapping[str, tuple[int, ...]],
     rows: int,
-    is_int8: bool,
+    cells: Cells | None,
 ) -> tuple[str, CacheLayout]:
     """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
     known = inspect.signature(model.forward).parameters
@@ -248,8 +248,8 @@ def _layout_of(
     tokens = tokens_for_every_state(cache)
     if tokens > sizes.past:
         longer = unmistakable_sizes(model.config, least=tokens)
-        return _layout_of(model, replace(longer, batch=sizes.batch), width, beside, rows, is_int8)
-    return cache_argument, CacheLayout(with_int8(model, cache) if is_int8 else cache, sizes)
+        return _layout_of(model, replace(longer, batch=sizes.batch), width, beside, rows, cells)
+    return cache_argument, CacheLayout(with_cells(model, cache, cells) if cells else cache, sizes)
 
 
 def add_states(kwargs: Inputs, shapes: Shapes, layout: CacheLayout, batch: int, past: int = _PAST_SAMPLE) -> None:
@@ -372,9 +372,9 @@ def _sample_state(state: CacheTensor, batch: int, past: int) -> torch.Tensor:
 
     shape = [size_of(axis, size) for axis, size in enumerate(state.shape)]
     if state.dtype == torch.int8:
-        return torch.randint(-LEVELS, LEVELS + 1, shape, dtype=torch.int8)
+        return torch.randint(-127, 128, shape, dtype=torch.int8)
     if state.name.endswith(tuple(FIELDS.values())):
-        return torch.rand(shape) / LEVELS
+        return torch.rand(shape) / DTYPES["int8"][1]
     return (
         torch.randn(shape).to(state.dtype) if state.dtype.is_floating_point else torch.zeros(shape, dtype=state.dtype)
     )

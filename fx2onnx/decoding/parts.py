@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from fx2onnx.base.cache_names import CELLS
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.decoding.adapters import Adapters
 from fx2onnx.decoding.recipes import (
@@ -82,9 +83,17 @@ def is_generation_task(task: str | None) -> bool:
 
 
 def assemble(
-    spec: str, task: str, *, cache: str = "dynamic", in_place: bool = True, logits: str = "all", **sizes: Any
+    spec: str,
+    task: str,
+    *,
+    cache: str = "dynamic",
+    prompts: Mapping[str, Any] | None = None,
+    in_place: bool = True,
+    logits: str = "all",
+    **sizes: Any,
 ) -> Assembly:
-    """The parts of the transformers model ``spec`` (``hf:...`` or ``gguf:FILE``) for ``task``; ``cache`` and ``logits`` as ``cached_parts`` takes them.
+    """The parts of the transformers model ``spec`` (``hf:...`` or ``gguf:FILE``) for ``task``; ``cache``, ``prompts`` and ``logits`` as ``cached_parts``
+    takes them.
 
     Raises:   UserError E601 where the model does not fit the task or keeps no cache, E001 for another kind of source.
     """
@@ -115,9 +124,8 @@ def assemble(
     if not task.endswith(WITH_PAST):
         parts = [FolderPart(MODEL_FILE, [lambda: source])]
     else:
-        parts = cached_parts(
-            source, cache, in_place=in_place, logits=logits, images=not task.startswith("text-generation")
-        )
+        images = not task.startswith("text-generation")
+        parts = cached_parts(source, cache, prompts=prompts, in_place=in_place, logits=logits, images=images)
     return Assembly(cast(Model, source.module), parts, folder, source.origin, gguf)
 
 
@@ -136,31 +144,38 @@ def _resolved(spec: str, task: str, sizes: dict[str, Any]) -> Source:
 
 
 def cached_parts(
-    source: Source, cache: str = "dynamic", *, in_place: bool = True, logits: str = "all", images: bool = True
+    source: Source,
+    cache: str = "dynamic",
+    *,
+    prompts: Mapping[str, Any] | None = None,
+    in_place: bool = True,
+    logits: str = "all",
+    images: bool = True,
 ) -> list[FolderPart]:
     """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
     ``cache`` is ``dynamic`` (it grows), ``static`` (of a fixed size; ``in_place`` by opset 24's operator) or ``grouped`` (as
-    ``dynamic``, with fused attention where the model has such) or ``int8`` (as ``dynamic``, with keys and values as int8).
+    ``dynamic``, with fused attention where the model has such) or one of ``CELLS`` (as ``dynamic``, with keys and values in
+    8 bits, whose constant scales are calibrated on ``prompts``).
     ``logits`` are ``all``, or ``last``: of the last position alone.
     Without ``images``, a model that takes them with its prompt becomes a model of text.
     Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """
-    if cache not in ("dynamic", "static", "grouped", "int8"):
+    if cache not in ("dynamic", "static", "grouped", *CELLS):
         raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
     if logits not in ("all", "last"):
         raise UserError("E001", f"logits={logits!r} is not known", next="all or last")
-    request, note = FolderRequest(source, cache, in_place, logits, images), ""
+    request, note = FolderRequest(source, cache, in_place, logits, prompts, images), ""
     for model in {request.model, request.language}:
         set_use_cache(model.config, True)
     for recipe in RECIPES:
         if recipe.fits(request):
-            if cache == "int8" and recipe is not plain_decoder:
+            if cache in CELLS and recipe is not plain_decoder:
                 raise UserError(
                     "E601",
-                    f"{type(request.model).__name__} has no int8 cache",
+                    f"{type(request.model).__name__} has no cache of 8 bits",
                     why="only decoders whose cache is one of keys and values of their tokens have",
-                    next="leave out --kv int8",
+                    next=f"leave out --kv {cache}",
                 )
             parts = recipe.parts(request)
             if not isinstance(parts, TextOnly):

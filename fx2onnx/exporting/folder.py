@@ -49,8 +49,8 @@ DATA_STEM = "weights"
 _COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
 _NOT_COPIED = (".index.json", MANIFEST, genai.CONFIG_FILE)
 """Endings of files that are not copied, such as those that an earlier export into the checkpoint's own folder wrote."""
-IN_PLACE_OPSET = 24
-"""The first with TensorScatter, which writes into a cache."""
+IN_PLACE_OPSET, FLOAT8_OPSET = 24, 21
+"""The first with TensorScatter, which writes into a cache, and from which onnxruntime reads the shape of 8-bit floats."""
 
 
 def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptions) -> ExportedFolder:
@@ -60,17 +60,24 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
     asked, cache, more = options.export, options.cache_form, options.source
     origin = {"source": spec, "task": options.task} | {
-        key: value for key, value in {**more, "kv": options.kv}.items() if value is not None
+        key: value for key, value in {**more, **options.cells}.items() if value is not None
     }
     if isinstance(spec, str) and (spec.startswith(PREFIX) or is_pipeline_source(spec)):
         pipe = PipelineAssembly.of(spec, more, options.adapter_folders)
         return export_assembly(pipe, target, asked, engines=options.engines, origin=origin, packages=options.package)
     if cache == "static" and asked.opset_version is None:
         asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
+    if options.kv is not None and options.kv.startswith("fp8"):
+        asked = replace(asked, opset_version=asked.opset_version or chosen_opset(asked.target, None, FLOAT8_OPSET))
+        if asked.opset < FLOAT8_OPSET:
+            why = "onnxruntime reads the shape of 8-bit floats from there on"
+            raise UserError("E202", f"--kv {options.kv} needs opset {FLOAT8_OPSET}", why=why, next="--kv int8")
     if asked.is_for_genai:
         genai.check_task(options.task)
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
-    assembly = assemble(spec, options.task, cache=cache, in_place=in_place, logits=options.logits, **more)
+    assembly = assemble(
+        spec, options.task, cache=cache, prompts=options.prompts, in_place=in_place, logits=options.logits, **more
+    )
     assembly = with_adapters(assembly, options.adapter_folders)
     more = {"packages": options.package, "layout": options.layout}
     return export_assembly(assembly, target, asked, engines=options.engines, origin=origin, **more)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fx2onnx.base.cache_names import CELLS
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, SIZES, metadata_of, option
@@ -29,7 +30,6 @@ FUSED_OPSET = 23
 """The first that has RMSNormalization whole, which fused forms go on from."""
 
 _ADAPTER = re.compile(r"[\w-][\w.-]{0,99}")
-_FLOATS = ("fp8", "float8", "float8_e4m3fn", "float8_e5m2")
 STATES = ("warn", "error", "drop", "io")
 METADATA = ("none", "light", "full")
 METADATA_HELP = "Own entry for the file's metadata, repeatable. none: without notes on the origin of nodes."
@@ -202,8 +202,16 @@ class FolderOptions:
     )
     kv: str | None = option(
         None,
-        "Cells of the key-value cache: int8, with a scale for each token and head. Default: as computed.",
+        "Cells of the key-value cache: int8 or fp8, with a scale for each token and head; with :head or :channel behind it, constant scales. Default: as computed.",
         panel=OUTPUT,
+    )
+    kv_calibration: Any = option(
+        None,
+        "Prompts (input_ids) for the constant scales and the error of --kv. Default: random tokens.",
+        panel=OUTPUT,
+        kind=str,
+        repr=False,
+        metavar="FILE.npz",
     )
     logits: str = option("all", "Positions with logits: all or last.", panel=OUTPUT)
     adapters: Mapping[str, Any] | Sequence[str] = option(
@@ -259,17 +267,39 @@ class FolderOptions:
         return folders
 
     @property
+    def cells(self) -> dict[str, str | None]:
+        """The options of a cache in 8 bits, as the folder's manifest states them."""
+        is_file = isinstance(self.kv_calibration, str | os.PathLike)
+        return {"kv": self.kv, "kv_calibration": os.fspath(self.kv_calibration) if is_file else None}
+
+    @property
+    def prompts(self) -> Mapping[str, Any] | None:
+        """The arrays of ``kv_calibration``. Raises UserError E302 for a file that is none, E001 for another thing."""
+        given = self.kv_calibration
+        if given is None or isinstance(given, Mapping):
+            return given
+        if not isinstance(given, str | os.PathLike):
+            raise UserError(
+                "E001", f"kv_calibration is a {type(given).__name__}", next="give an .npz file or a dict of arrays"
+            )
+        from fx2onnx.quantize.calibration import loaded
+
+        return loaded(os.fspath(given))
+
+    @property
     def cache_form(self) -> str:
         """The form of the cache: ``cache``, ``grouped`` for fused forms, or what ``kv`` asks for. Raises UserError E001 where
         options exclude each other.
         """
+        if self.cache == "paged":
+            why = "ONNX has no operator for one, and onnxruntime's PagedAttention has no kernel for processors, up to 1.32"
+            raise UserError("E601", "there is no paged cache", why=why, next="--cache static, which is allocated once")
         form = "grouped" if self.export.is_fused and self.cache == "dynamic" else self.cache
+        if self.kv is None and self.kv_calibration is not None:
+            raise UserError("E001", "--kv-calibration is for a cache in 8 bits", next="--kv int8:channel")
         if self.kv is None:
             return form
-        if self.kv in _FLOATS:
-            why = "ONNX's Concat and Slice take no 8-bit floats, up to opset 28"
-            raise UserError("E601", f"a cache has no cells of {self.kv!r}", why=why, next="--kv int8")
-        check_choice("kv", self.kv, ("int8",))
+        check_choice("kv", self.kv, CELLS)
         fused = f"--target {self.export.target}" if self.export.is_for_genai else "--fused"
         other = {"static": "--cache static", "grouped": fused}.get(form, "")
         if not self.task.endswith("-with-past"):

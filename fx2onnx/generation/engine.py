@@ -89,6 +89,7 @@ _DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
     "tensor(bfloat16)": ml_dtypes.bfloat16, "tensor(int64)": np.int64, "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8,
+    "tensor(float8e4m3fn)": ml_dtypes.float8_e4m3fn,
 }  # fmt: skip
 
 
@@ -192,7 +193,7 @@ class Graph:
         binding = self._session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
-        pasts = {state.output: state.input for state in self.form.cache}
+        pasts = {state.output: state.input for state in self.form.cache if state.length == "capacity"}
         for name in self.outputs:
             past = values.get(pasts.get(name) or "")
             if past is None:

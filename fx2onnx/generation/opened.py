@@ -231,8 +231,9 @@ def _feeds(graph: Graph, inputs: Mapping[str, Any], hint: str) -> tuple[dict[str
 def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
     """Empty caches, a mask of ones and running positions where the caller left them out."""
     form = graph.form
-    if form.has_fixed_cache:
-        missing = [name for name in (form.input("length"), *graph.past) if name and name not in feeds]
+    if form.input("length"):
+        fixed = [name for name, state in graph.past.items() if state.length == "capacity"]
+        missing = [name for name in (form.input("length"), *fixed) if name and name not in feeds]
         if missing:
             raise UserError(
                 "E401", f"no feed for {missing[0]}", why="only the caller knows how long the cache is to be"
@@ -253,6 +254,9 @@ def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
 
 def _past_length(graph: Graph, feeds: Mapping[str, Any]) -> int:
     """The number of tokens in the caches of ``feeds``, 0 where there are none. Raises UserError E401 where all caches are full windows."""
+    if graph.form.input("length"):
+        found = feeds[graph.form.input("length")]
+        return int(found if isinstance(found, np.ndarray) else as_array(found))
     windows = []
     for name, state in graph.past.items():
         if state.axis is not None and state.length in ("past", "window"):

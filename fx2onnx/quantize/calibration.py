@@ -58,7 +58,7 @@ def data_of(given: Any, model: ir.Model) -> Data:
     label = "the calibration data"
     if isinstance(given, str | os.PathLike):
         path = os.fspath(given)
-        given, label = _loaded(path), f"{label} {path}"
+        given, label = loaded(path), f"{label} {path}"
     if isinstance(given, Mapping):
         return Data(label, list(_runs(_arrays(given, label), model, label)))
     if isinstance(given, Sequence) and given and all(isinstance(each, Mapping) for each in given):
@@ -70,7 +70,7 @@ def data_of(given: Any, model: ir.Model) -> Data:
     )
 
 
-def _loaded(path: str) -> dict[str, Array]:
+def loaded(path: str) -> dict[str, Array]:
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +32,10 @@ def as_quantized(
     call: tuple[Any, Mapping[str, Any] | None],
     training: bool | None = False,
     input_names: Sequence[str] | None = None,
+    only: Collection[str] | None = None,
 ) -> Iterator[contextlib.AbstractContextManager[None] | None]:
     """The module's weights as the file says that it has them; afterwards they are as they were. ``folder``: of the file.
+    ``only``: the names of the weights to round, of all that the file does.
     ``call``: the example inputs, with which the module of a file that was quantized after its export is exported once more.
     Gives a context, to be entered more than once, in which they are the module's own; None where the file rounds none.
 
@@ -48,7 +50,7 @@ def as_quantized(
         return Program.of(root, *call, settings).exported
 
     text = next((entry.value for entry in model.metadata_props if entry.key == METADATA_KEY), "")
-    stated = read(text)
+    stated = {name: said for name, said in read(text).items() if only is None or name in only}
     given = _Weights()
     try:
         with record("quantise the module's weights"):

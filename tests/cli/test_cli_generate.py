@@ -172,6 +172,25 @@ def test_a_folder_that_rounds_is_measured_against_its_source(
     assert "generate FOLDER --prompt TEXT --verify" in invoke("verify", folder / "model.onnx", source).stderr
 
 
+@pytest.mark.long
+def test_an_encoder_decoder_that_rounds_shared_tables_is_checked(tmp_path: Path) -> None:
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4, "vocab_size": 60}
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
+    for weight in model.parameters():
+        weight.data *= 2 if weight.dim() > 1 else 1
+    model.save_pretrained(tmp_path / "in")
+    task = ("--task", "text2text-generation-with-past", "--no-verify", "--quantize", "int4", "--embeddings")
+    invoke("export-folder", f"hf:{tmp_path / 'in'}", "-o", tmp_path / "out", *task)
+    asked = ("generate", tmp_path / "out", "--prompt-ids", "5,6,7,1", "--verify", "--source", f"hf:{tmp_path / 'in'}")
+    told = json.loads(invoke(*asked, "--json", "--max-new-tokens", 6).stdout)
+    assert told["verified"] is True
+    assert told["agreement"]["count"] > 0
+
+
 @pytest.mark.long_cases("arguments2-E601")
 @pytest.mark.parametrize(
     ("arguments", "code"),
@@ -186,7 +205,7 @@ def test_a_folder_that_rounds_is_measured_against_its_source(
         (("export-folder", "hf:{tiny}", "--task", "text-generaton", "-o", "{out}"), "E601"),
         (("export-folder", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
         (("export-folder", "{tiny}", "-o", "{out}"), "E001"),
-        (("export-folder", "hf:{tiny}", "-o", "{out}", "--kv", "fp8"), "E601"),
+        (("export-folder", "hf:{tiny}", "-o", "{out}", "--cache", "paged"), "E601"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--layout", "transformers.js", "--package"), "E001"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--adapters", "one"), "E001"),
         (("generate", "{onnx}", "--prompt-ids", "1", "--adapter", "one"), "E401"),

@@ -1,20 +1,20 @@
 """Decoders over caches of fixed size, into which every step writes its keys and values: no cache is copied to grow.
 
-Beside the cache, a graph takes ``past_length`` [], the number of tokens that it holds.
+Beside the cache, a graph takes ``past_length`` [], the number of tokens that it holds. Layers with a sliding window keep that alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.int8 import checked_type
-from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
+from fx2onnx.decoding.cache.cells import checked_type
+from fx2onnx.decoding.cache.layout import CacheLayout, answering_by_shape, unmistakable_sizes
 from fx2onnx.decoding.decoder import prompt_of, text_inputs, trial
-from fx2onnx.manifest.names import BATCH, CAPACITY, LENGTH, PAST, PRESENT, TOTAL
+from fx2onnx.manifest.names import BATCH, CAPACITY, IDS, LENGTH, MASK, PAST, PRESENT, TOTAL, window_size
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.source import Options, Source
 
@@ -35,23 +35,30 @@ OVERLOAD: Any = torch.ops.fx2onnx.cache_update.default
 
 
 class StaticDecoder(torch.nn.Module):
-    """``model`` with keys and values [batch, heads, max_length, width] as inputs and outputs."""
+    """``model`` with keys and values [batch, heads, max_length, width] as inputs and outputs; those of layers with one of
+    ``windows`` have at most one token less than it.
+    """
 
-    def __init__(self, model: Model, cache_argument: str, layers: int, *, in_place: bool) -> None:
+    def __init__(self, model: Model, cache_argument: str, windows: Sequence[int | None], *, in_place: bool) -> None:
         super().__init__()
         self.model = model
         self._cache_argument = cache_argument
-        self._layers = layers
+        self._windows = windows
         self._write = OVERLOAD if in_place else _cache_update
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         from transformers.cache_utils import Cache
 
         past = inputs[LENGTH]
-        names = [f"{layer}.{part}" for layer in range(self._layers) for part in ("key", "value")]
+        names = [f"{layer}.{part}" for layer in range(len(self._windows)) for part in ("key", "value")]
         tensors = [inputs[PAST + name] for name in names]
-        layers = [_layer(key, value, past, self._write) for key, value in zip(tensors[::2], tensors[1::2], strict=True)]
         plain = {name: value for name, value in inputs.items() if not name.startswith(PAST) and name != LENGTH}
+        layers = [
+            _layer(key, value, past, self._write)
+            if window is None
+            else _window_layer(key, value, window, plain[MASK].shape[1] - plain[IDS].shape[1])
+            for key, value, window in zip(tensors[::2], tensors[1::2], self._windows, strict=True)
+        ]
         result = self.model(**plain, **{self._cache_argument: Cache(layers=layers)}, use_cache=True)
         written = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
         following = {PRESENT + name: tensor for name, tensor in zip(names, written, strict=True)}
@@ -71,13 +78,16 @@ def static_decoder(model: Model, name: str, options: Options, *, in_place: bool 
     if "attention_mask" in shapes:
         shapes["attention_mask"][1] = TOTAL
     kwargs[LENGTH], shapes[LENGTH] = torch.tensor(_PAST_SAMPLE), {}
-    for index, layer in enumerate(layers):
+    windows = [getattr(layer, "sliding_window", None) if MASK in kwargs else None for layer in layers]
+    for index, (layer, window) in enumerate(zip(layers, windows, strict=True)):
+        length, size = (
+            (_LIMIT_SAMPLE, CAPACITY) if window is None else (min(_PAST_SAMPLE, window - 1), window_size(window))
+        )
         for part, tensor in (("key", layer.keys), ("value", layer.values)):
-            shape = (batch, tensor.shape[1], _LIMIT_SAMPLE, tensor.shape[3])
             name_of_state = f"{PAST}{index}.{part}"
-            kwargs[name_of_state] = torch.randn(shape).to(tensor.dtype)
-            shapes[name_of_state] = {0: BATCH, 2: CAPACITY}
-    module = StaticDecoder(model, cache_argument, len(layers), in_place=in_place).eval()
+            kwargs[name_of_state] = torch.randn(batch, tensor.shape[1], length, tensor.shape[3]).to(tensor.dtype)
+            shapes[name_of_state] = {0: BATCH, 2: size}
+    module = StaticDecoder(model, cache_argument, windows, in_place=in_place).eval()
     return Source.of_part(name, module, kwargs, shapes)
 
 
@@ -95,8 +105,18 @@ def checked_layers(model: Model, cache: object) -> list[Any]:
     return layers
 
 
+def _window_layer(keys: torch.Tensor, values: torch.Tensor, window: int, seen: int) -> Any:
+    """A layer with a sliding window that holds these of the ``seen`` tokens."""
+    from transformers.cache_utils import DynamicSlidingWindowLayer
+
+    layer: Any = object.__new__(answering_by_shape(DynamicSlidingWindowLayer))
+    vars(layer).update(keys=keys, values=values, sliding_window=window, cumulative_length=seen, is_initialized=True)
+    vars(layer).update(dtype=keys.dtype, device=keys.device, record_past=False)
+    return layer
+
+
 def _layer(key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Write) -> Any:
-    """A static layer of transformers that holds these tensors; windows are left to the mask."""
+    """A static layer of transformers that holds these tensors."""
     from transformers.cache_utils import StaticLayer
 
     class Layer(StaticLayer):  # type: ignore[misc]

@@ -7,9 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from fx2onnx.base.cache_names import CELLS
 from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.cache.calibration import Prompts, calibrated, measured
+from fx2onnx.decoding.cache.cells import Cells
 from fx2onnx.decoding.cache.grouped import grouped_decoder
-from fx2onnx.decoding.cache.int8 import checked_error
 from fx2onnx.decoding.decoder import cached_decoder
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
 from fx2onnx.manifest.names import MODEL_FILE
@@ -27,9 +29,13 @@ def parts(request: FolderRequest) -> list[FolderPart]:
             return [request.part(MODEL_FILE, grouped_decoder(request.model, request.name, request.options))]
         except UserError as error:
             note = f"{MODEL_FILE} has plain attention: {error.why or error.what}"
-    make = partial(cached_decoder, request.model, request.name, request.options, is_int8=request.cache == "int8")
-    part = request.decoder_part(MODEL_FILE, make)
-    if request.cache == "int8":
+    make = partial(cached_decoder, request.model, request.name, request.options)
+    if request.cache not in CELLS:
+        part = request.decoder_part(MODEL_FILE, make)
+    else:
+        prompts = Prompts.of(request.model, request.prompts)
+        cells = calibrated(request.model, Cells(request.cache), prompts)
+        part = request.decoder_part(MODEL_FILE, partial(make, cells=cells))
         first = part.forms[0]()
-        note = checked_error(request.model, first.module, first.kwargs)
+        note = measured(request.model, cells, first.module, first.kwargs, prompts)
     return [replace(part, note=note)] if note else [part]

@@ -5,7 +5,7 @@ model.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -89,6 +89,8 @@ class FolderRequest:
     """True if opset 24's operator writes a cache of fixed size."""
     logits: str = "all"
     """``last``: of the last position alone, where a graph takes many tokens."""
+    prompts: Mapping[str, Any] | None = None
+    """Arrays of tokens that the scales of a rounded cache are calibrated on."""
     images: bool = True
     """False for a model of text, made of one that takes images with its prompt."""
     options: Options = field(default_factory=Options)

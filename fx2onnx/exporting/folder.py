@@ -18,7 +18,7 @@ from fx2onnx.exporting.adapters import make_optional, write_adapters
 from fx2onnx.exporting.components import PipelineAssembly, of_component
 from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.model_package import write_package
-from fx2onnx.exporting.options import LAYOUTS, ExportOptions, FolderOptions
+from fx2onnx.exporting.options import IN_PLACE_OPSET, LAYOUTS, ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.files.folder_files import inside
@@ -33,7 +33,6 @@ from fx2onnx.sizes.assumptions import Assumed, Condition, Guard, Specialization
 from fx2onnx.sizes.expr import Dim, apply, innermost_first
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import interval
-from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:
     from fx2onnx.decoding.parts import Assembly
@@ -49,8 +48,6 @@ DATA_STEM = "weights"
 _COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
 _NOT_COPIED = (".index.json", MANIFEST, genai.CONFIG_FILE)
 """Endings of files that are not copied, such as those that an earlier export into the checkpoint's own folder wrote."""
-IN_PLACE_OPSET, FLOAT8_OPSET = 24, 21
-"""The first with TensorScatter, which writes into a cache, and from which onnxruntime reads the shape of 8-bit floats."""
 
 
 def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptions) -> ExportedFolder:
@@ -58,20 +55,13 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     from fx2onnx.decoding.parts import assemble, with_adapters
 
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
-    asked, cache, more = options.export, options.cache_form, options.source
+    cache, asked, more = options.cache_form, options.with_opset, options.source
     origin = {"source": spec, "task": options.task} | {
         key: value for key, value in {**more, **options.cells}.items() if value is not None
     }
     if isinstance(spec, str) and (spec.startswith(PREFIX) or is_pipeline_source(spec)):
         pipe = PipelineAssembly.of(spec, more, options.adapter_folders)
         return export_assembly(pipe, target, asked, engines=options.engines, origin=origin, packages=options.package)
-    if cache == "static" and asked.opset_version is None:
-        asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
-    if options.kv is not None and options.kv.startswith("fp8"):
-        asked = replace(asked, opset_version=asked.opset_version or chosen_opset(asked.target, None, FLOAT8_OPSET))
-        if asked.opset < FLOAT8_OPSET:
-            why = "onnxruntime reads the shape of 8-bit floats from there on"
-            raise UserError("E202", f"--kv {options.kv} needs opset {FLOAT8_OPSET}", why=why, next="--kv int8")
     if asked.is_for_genai:
         genai.check_task(options.task)
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET

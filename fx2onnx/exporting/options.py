@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,9 @@ DEFAULT_OPSET = 20
 
 FUSED_OPSET = 23
 """The first that has RMSNormalization whole, which fused forms go on from."""
+
+IN_PLACE_OPSET, FLOAT8_OPSET = 24, 21
+"""The first with TensorScatter, which writes into a cache, and from which onnxruntime reads the shape of 8-bit floats."""
 
 _ADAPTER = re.compile(r"[\w-][\w.-]{0,99}")
 STATES = ("warn", "error", "drop", "io")
@@ -265,6 +268,18 @@ class FolderOptions:
             step = f"ask for the task {self.task}-with-past, or merge one: hf:FOLDER?adapter=ADAPTER"
             raise UserError("E001", f"--adapters has no meaning for the task {self.task}", next=step)
         return folders
+
+    @property
+    def with_opset(self) -> ExportOptions:
+        """``export`` with the opset that the cache needs. Raises UserError E202 where another is asked for."""
+        asked, least = self.export, IN_PLACE_OPSET if self.cache == "static" else 0
+        least = FLOAT8_OPSET if (self.kv or "").startswith("fp8") else least
+        if least and asked.opset_version is None:
+            asked = replace(asked, opset_version=chosen_opset(asked.target, None, least))
+        if asked.opset < least == FLOAT8_OPSET:
+            why = "onnxruntime reads the shape of 8-bit floats from there on"
+            raise UserError("E202", f"--kv {self.kv} needs opset {least}", why=why, next="--kv int8")
+        return asked
 
     @property
     def cells(self) -> dict[str, str | None]:

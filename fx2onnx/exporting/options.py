@@ -205,7 +205,7 @@ class FolderOptions:
     )
     kv: str | None = option(
         None,
-        "Cells of the key-value cache: int8 or fp8, with a scale for each token and head; with :head or :channel behind it, constant scales. Default: as computed.",
+        "Cells of the key-value cache: int8, fp8, or with constant scales int8:head, int8:channel, ...",
         panel=OUTPUT,
     )
     kv_calibration: Any = option(

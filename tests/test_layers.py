@@ -88,6 +88,7 @@ LONG_FILES = {
 }
 LONG_FUNCTIONS = {
     "api.py:export": "a parameter, and a paragraph of the docstring, for each option",
+    "api.py:export_folder": "a parameter, and a line of the docstring, for each option",
     "verify/compare.py:verify": "a parameter, and a line of the docstring, for each option",
     "cli/profile.py:profile_command": OPTIONS,
     "cli/run.py:run_command": OPTIONS,

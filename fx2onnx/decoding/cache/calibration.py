@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ class Prompts:
     is_given: bool = False
 
     @staticmethod
-    def of(model: Model, given: Mapping[str, Any] | None) -> Prompts:
+    def of(model: Model, given: Mapping[str, object] | None) -> Prompts:
         """The prompts that are ``given`` as arrays, ``input_ids`` and perhaps ``attention_mask``, or random ones.
 
         Raises:   UserError E401 for arrays that are no prompts of the model.
@@ -60,7 +59,7 @@ class Prompts:
         seen = torch.ones_like(ids) if mask is None else mask
         return Prompts(ids.long(), seen.long(), f"{len(ids)} given prompts of {ids.shape[1]} tokens", is_given=True)
 
-    def inputs(self, names: Any) -> Inputs:
+    def inputs(self, names: Collection[str]) -> Inputs:
         """The inputs of a model that takes ``names``."""
         places = (self.mask.cumsum(1) - 1).clamp_min(0)
         given = {IDS: self.ids, MASK: self.mask, POSITIONS: places}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -125,7 +124,7 @@ def checked_type(layer: object) -> str:
     return f"a {type(layer).__name__} keeps something else than the keys and values of its tokens"
 
 
-def _kept_layers(cache: object) -> list[tuple[int, Any]]:
+def _kept_layers(cache: object) -> list[tuple[int, object]]:
     """The layers that keep keys and values, with their places."""
     from transformers.cache_utils import DynamicLayer
 
@@ -136,12 +135,12 @@ def _kept_layers(cache: object) -> list[tuple[int, Any]]:
 _KINDS: Bounded[type, type] = Bounded(64)
 
 
-def with_cells(model: Model, cache: Any, cells: Cells) -> object:
+def with_cells(model: Model, cache: object, cells: Cells) -> object:
     """``cache`` with its keys and values in ``cells``, in place; other states stay.
 
     Raises:   UserError E601 where no layer keeps keys and values of its tokens, or one keeps more than these.
     """
-    kept_layers = _kept_layers(cache)
+    kept_layers, layers = _kept_layers(cache), getattr(cache, "layers", [])
     if not kept_layers:
         raise unfit(model, cells, f"its cache is a {type(cache).__name__} without layers of keys and values")
     for place, layer in kept_layers:
@@ -151,7 +150,7 @@ def with_cells(model: Model, cache: Any, cells: Cells) -> object:
         kept: object = object.__new__(rounded_kind(type(layer)))
         rounding = cells.of_layer(place)
         vars(kept).update(vars(layer), rounding=rounding)
-        cache.layers[place] = kept
+        layers[place] = kept
         for name, scale_name in FIELDS.items():
             made, scale = rounding(name, vars(layer)[name])
             vars(kept)[name] = made

@@ -109,7 +109,7 @@ def _window_layer(keys: torch.Tensor, values: torch.Tensor, window: int, seen: i
     """A layer with a sliding window that holds these of the ``seen`` tokens."""
     from transformers.cache_utils import DynamicSlidingWindowLayer
 
-    layer: Any = object.__new__(answering_by_shape(DynamicSlidingWindowLayer))
+    layer: object = object.__new__(answering_by_shape(DynamicSlidingWindowLayer))
     vars(layer).update(keys=keys, values=values, sliding_window=window, cumulative_length=seen, is_initialized=True)
     vars(layer).update(dtype=keys.dtype, device=keys.device, record_past=False)
     return layer

@@ -89,7 +89,7 @@ class FolderRequest:
     """True if opset 24's operator writes a cache of fixed size."""
     logits: str = "all"
     """``last``: of the last position alone, where a graph takes many tokens."""
-    prompts: Mapping[str, Any] | None = None
+    prompts: Mapping[str, object] | None = None
     """Arrays of tokens that the scales of a rounded cache are calibrated on."""
     images: bool = True
     """False for a model of text, made of one that takes images with its prompt."""

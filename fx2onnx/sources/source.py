@@ -53,7 +53,7 @@ class Options:
     )
     with_processor: bool = option(
         False,
-        "Put the processor of an hf: folder in front, and its boxes or maps of labels behind.",
+        "Put the processor of an hf: folder around the model.",
         panel=INPUTS,
     )
     nms: str | None = option(

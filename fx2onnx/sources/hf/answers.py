@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -21,20 +21,20 @@ _IMAGE = (61, 47)
 """The height and the width of the images for which a decoder is compared with the processor."""
 
 
-def _ranked(scores: Tensor, labels: Tensor, boxes: Tensor, height: Any, width: Any) -> tuple[Tensor, ...]:
+def _ranked(scores: Tensor, labels: Tensor, boxes: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
     """Shapes:  scores, labels [batch, N], boxes [batch, N, 4] as centre, width and height -> boxes as corners in pixels."""
     x, y, across, along = boxes.unbind(-1)
     left, top, right, bottom = x - 0.5 * across, y - 0.5 * along, x + 0.5 * across, y + 0.5 * along
     return scores, labels, torch.stack([left * width, top * height, right * width, bottom * height], dim=-1)
 
 
-def _by_softmax(logits: Tensor, boxes: Tensor, height: Any, width: Any) -> tuple[Tensor, ...]:
+def _by_softmax(logits: Tensor, boxes: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
     """The last class says that there is nothing."""
     scores, labels = logits.softmax(-1)[..., :-1].max(-1)
     return _ranked(scores, labels, boxes, height, width)
 
 
-def _by_sigmoid(logits: Tensor, boxes: Tensor, height: Any, width: Any) -> tuple[Tensor, ...]:
+def _by_sigmoid(logits: Tensor, boxes: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
     values, labels = logits.max(-1)
     return _ranked(values.sigmoid(), labels, boxes, height, width)
 
@@ -42,7 +42,7 @@ def _by_sigmoid(logits: Tensor, boxes: Tensor, height: Any, width: Any) -> tuple
 def _best_pairs(most: int | None) -> Decoder:
     """The best pairs of box and class: ``most`` of them, or as many as there are boxes."""
 
-    def decode(logits: Tensor, boxes: Tensor, height: Any, width: Any) -> tuple[Tensor, ...]:
+    def decode(logits: Tensor, boxes: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
         scores = logits.sigmoid().flatten(1)
         values, places = scores.topk(logits.shape[1] if most is None else min(most, scores.shape[1]), dim=1)
         rows = places.div(logits.shape[2], rounding_mode="floor")[..., None].expand(-1, -1, 4)
@@ -51,12 +51,12 @@ def _best_pairs(most: int | None) -> Decoder:
     return decode
 
 
-def _map_of(logits: Tensor, height: Any, width: Any) -> tuple[Tensor, ...]:
+def _map_of(logits: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
     """Shapes:  [batch, classes, rows, columns] -> [batch, height, width]."""
     return (F.interpolate(logits, size=(height, width), mode="bilinear", align_corners=False).argmax(1),)
 
 
-def _map_of_queries(classes: Tensor, masks: Tensor, height: Any, width: Any) -> tuple[Tensor, ...]:
+def _map_of_queries(classes: Tensor, masks: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
     """Shapes:  [batch, queries, classes + 1], [batch, queries, rows, columns] -> [batch, height, width]."""
     return _map_of(torch.einsum("bqc,bqhw->bchw", classes.softmax(-1)[..., :-1], masks.sigmoid()), height, width)
 

@@ -450,7 +450,7 @@ def test_names_of_an_exported_folder_are_spelled_once() -> None:
     spelled += [names.PAST_SIZE, names.CAPACITY, names.STREAM_SIZE, names.TOTAL, names.ENCODER_MASK]
     other = {
         path: {names.CAPACITY}
-        for path in ("sources/hf/samples.py", "exporting/genai.py", "generation/settings.py", "cli/generate.py")
+        for path in ("sources/hf/samples.py", "exporting/layouts.py", "generation/settings.py", "cli/generate.py")
     }  # a field of configs
     other["sources/embedder_folder.py"] = {names.MODEL_FILE}  # sentence-transformers' name
     again = [

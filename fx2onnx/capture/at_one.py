@@ -1,7 +1,12 @@
-"""Python's decisions by whether a size is 0 or 1, which the run decides as for larger ones: what the module does at these sizes.
+"""Further runs of a module, which tell what one run leaves open: sizes of 0 and 1, and texts that forward makes of sizes.
 
-A further run decides them as at 1, or at 0, everything else as before. Mostly it gives the same program, as where a mask is left
-out that hides nothing, and there is nothing to do. Else both are in the file, or the size is none that the file is for.
+The run decides whether a size is 0 or 1 as for larger ones. A further run decides that as at 1, or at 0, everything else as before.
+Mostly it gives the same program, as where a mask is left out that hides nothing, and there is nothing to do. Else both are in the file,
+or the size is none that the file is for.
+
+``f"{x.shape[0]}"`` shows a symbol during capture, and digits in eager PyTorch. As a key of a cache or in a message that makes no
+difference. Where the text is compared, measured or looked up, it decides what forward computes. A further run, whose texts show the
+example's digits, tells the two apart.
 """
 
 from __future__ import annotations
@@ -234,3 +239,20 @@ def _nested_in(graph: torch.fx.Graph) -> Iterator[Nested]:
     for nested in (arg for node in graph.nodes for arg in node.args if isinstance(arg, Nested)):
         yield nested
         yield from _nested_in(nested.graph)
+
+
+def note_if_they_decide(done: Recorded, run: Callable[[Attempt], Outcome]) -> None:
+    """Add a warning to ``done`` where forward computes something else once its texts of sizes are as in eager PyTorch."""
+    attempt = done.attempt.without_baselines()
+    sizes = replace(attempt.sizes, has_texts_of_sample=True)
+    other = run(replace(attempt, sizes=sizes, change="texts of sizes are the sample's"))
+    if isinstance(other, Recorded):
+        if equivalent_at(done.captured, other.captured, {}):
+            return
+    else:
+        drop_frames(other.error)
+    lines = ", ".join(str(line) for line in done.shape_env.texts if line is not None) or "forward"
+    done.captured.warnings.append(
+        f"the text of a dynamic size, or of a number from data, decides what forward computes ({lines}): the file holds what it"
+        " does for a text that is no number; compare the number itself, or leave the size out of dynamic_shapes"
+    )

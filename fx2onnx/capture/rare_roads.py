@@ -37,7 +37,7 @@ RARE_ROADS = {
     "errors that forward catches": "caught",
     "sizes that not every number fits": "specializing",
     "a size of 0 or 1": "at_one",
-    "texts of sizes": "texts",
+    "texts of sizes": "at_one",
     "the example inputs": "at_sample",
     "several calls": "observed",
     "torch.export": "strategies.exported",

@@ -16,8 +16,8 @@ from fx2onnx.generation.prompt import prompt_length
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.manifest.names import DECODER_IDS
 from fx2onnx.precision.options import METADATA_KEY as PRECISION
-from fx2onnx.quantize.reference import METADATA_KEY as QUANTIZED
-from fx2onnx.quantize.reference import Stated, read
+from fx2onnx.quantize.stored import METADATA_KEY as QUANTIZED
+from fx2onnx.quantize.stored import Stated, read
 from fx2onnx.verify.module_state import NothingToCompare, in_float32
 from fx2onnx.verify.rounded_weights import as_quantized
 

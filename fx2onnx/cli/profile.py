@@ -25,8 +25,8 @@ from fx2onnx.sources.source import Options
 if TYPE_CHECKING:
     from fx2onnx.cli.profile_measure import Job, Sweep
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.report.compare import ProfileComparison
     from fx2onnx.report.profile import Profile
+    from fx2onnx.report.table import ProfileComparison
     from fx2onnx.sources import Source
 
 _OTHERS = ("torch", "torchscript")
@@ -79,8 +79,8 @@ def profile_command(
 
     It shows phases, operators, lines of source code and memory, beside torch.onnx.export and over sizes if asked.
     """
-    from fx2onnx.report.compare import compare as compare_profiles
-    from fx2onnx.report.compare import parse_share
+    from fx2onnx.report.table import compare as compare_profiles
+    from fx2onnx.report.table import parse_share
 
     others, earlier = _compared(compare or [])
     limit = None if fail_if_slower is None else parse_share(fail_if_slower)

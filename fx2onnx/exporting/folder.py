@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from fx2onnx.base.errors import UserError, warn
 from fx2onnx.base.targets import path_text
-from fx2onnx.exporting import genai, pipeline, transformers_js
+from fx2onnx.exporting import layouts, pipeline
 from fx2onnx.exporting.adapters import make_optional, write_adapters
 from fx2onnx.exporting.components import PipelineAssembly, of_component
 from fx2onnx.exporting.contract import manifest_of
-from fx2onnx.exporting.model_package import write_package
 from fx2onnx.exporting.options import IN_PLACE_OPSET, LAYOUTS, ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
@@ -46,7 +45,7 @@ DATA_STEM = "weights"
 """Weights of several models in one folder: ``weights.<digest>.data``."""
 
 _COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
-_NOT_COPIED = (".index.json", MANIFEST, genai.CONFIG_FILE)
+_NOT_COPIED = (".index.json", MANIFEST, layouts.CONFIG_FILE)
 """Endings of files that are not copied, such as those that an earlier export into the checkpoint's own folder wrote."""
 
 
@@ -63,7 +62,7 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
         pipe = PipelineAssembly.of(spec, more, options.adapter_folders)
         return export_assembly(pipe, target, asked, engines=options.engines, origin=origin, packages=options.package)
     if asked.is_for_genai:
-        genai.check_task(options.task)
+        layouts.check_task(options.task)
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(
         spec, options.task, cache=cache, prompts=options.prompts, in_place=in_place, logits=options.logits, **more
@@ -103,11 +102,11 @@ def export_assembly(
                 results[file], done.sources[file] = result, source
     warn(text for result in results.values() for text in result.report.warnings)
     check = functools.partial(_verify, done, engines=engines, effort=options.effort) if options.verify else None
-    js = transformers_js.checked(layout, results, options)
+    js = layouts.js_dtype_for(layout, results, options)
     _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai, packages=packages, js=js)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
-    done.reports = {transformers_js.file_of(js) if js else name: result.report for name, result in results.items()}
-    done.files += [transformers_js.file_of(js)] if js else []
+    done.reports = {layouts.js_file_of(js) if js else name: result.report for name, result in results.items()}
+    done.files += [layouts.js_file_of(js)] if js else []
     return done
 
 
@@ -138,13 +137,13 @@ def _write_parts(
             _write_configs(assembly, stage, target)
             manifest = replace(manifest, adapters=write_adapters(assembly.adapters, results, stage))
             if for_genai:
-                genai.write_config(assembly.model, results, stage, target)
+                layouts.write_config(assembly.model, results, stage, target)
         if packages:
-            write_package(results, target.name, stage)
+            layouts.write_package(results, target.name, stage)
         if check is not None and not needs_weights_beside_it:
             check(stage)
         if js is not None:
-            manifest = transformers_js.laid_out(stage, js, manifest)
+            manifest = layouts.laid_out_for_js(stage, js, manifest)
         commit_folder(stage, target, manifest.facts(), keep=_own_files(assembly, target))
     if check is not None and needs_weights_beside_it:
         check(target)
@@ -207,7 +206,7 @@ def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -
 
 
 def _export(source: Source, options: ExportOptions) -> ExportResult:
-    from fx2onnx.exporting.decoders import as_file, drop_unused, translations_of
+    from fx2onnx.exporting.adapters import as_file, drop_unused, translations_of
     from fx2onnx.exporting.functions import found_in
 
     capture = replace(
@@ -363,7 +362,7 @@ def _own_files(assembly: Assembly | PipelineAssembly, target: Path) -> list[str]
 
 
 def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None, effort: Effort) -> None:
-    from fx2onnx.exporting.decoders import samples_of
+    from fx2onnx.exporting.adapters import samples_of
     from fx2onnx.verify.compare import verify
 
     for name, source in done.sources.items():

@@ -38,7 +38,7 @@ from fx2onnx.quantize.places import (
 )
 from fx2onnx.quantize.products import BitsProduct, Experts
 from fx2onnx.quantize.schemes import Array
-from fx2onnx.quantize.stored import stored
+from fx2onnx.quantize.stored import METADATA_KEY, stored
 from fx2onnx.quantize.weights import StackedWeight, parts_of, unfolded
 from fx2onnx.targets.form import Target
 
@@ -198,10 +198,6 @@ def _insert(writer: Writer, group: _Group) -> None:
             node.replace_input_with(place, found)
 
 
-METADATA_KEY = "fx2onnx.quantized"
-"""The key in the model's metadata of a JSON object: by the name of each weight ``[kind, axis of the blocks, numbers of
-a block]``; axis None: all but the first are one. A weight that was fitted has ``stored.Stored`` behind them: where its
-codes are."""
 WORST_NAMED = 5
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fx2onnx.report.compare import ProfileComparison, TimeChange
 from fx2onnx.report.document import CHARTS, FLAMES, GRAPHS, document
 from fx2onnx.report.profile_data import Export, Point, ProfileData, Series
+from fx2onnx.report.table import ProfileComparison, TimeChange
 from fx2onnx.report.tree import EventRow, flame, lines, operations, phases, steps
 
 _FILES = (

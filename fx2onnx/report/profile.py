@@ -13,9 +13,9 @@ from fx2onnx.base.escape import Shown
 from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
-from fx2onnx.report.compare import ProfileComparison
 from fx2onnx.report.page import page
 from fx2onnx.report.profile_data import Event, Export, ProfileData
+from fx2onnx.report.table import ProfileComparison
 from fx2onnx.report.tree import own_seconds
 
 SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"

@@ -17,7 +17,7 @@ from fx2onnx.base.events import record
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.optimize.weights import ArrangedTensor, JoinedTensor, ScaledTensor, TransposedTensor
-from fx2onnx.quantize.reference import METADATA_KEY, Stated, read
+from fx2onnx.quantize.stored import METADATA_KEY, Stated, read
 from fx2onnx.quantize.weights import parts_of
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.module_state import NothingToCompare

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.capture.quantized.operands import state_of
 from fx2onnx.capture.quantized.recurrent import (
     States,
     Step,
@@ -24,7 +25,6 @@ from fx2onnx.capture.quantized.recurrent import (
     reduces_range,
     through_layers,
 )
-from fx2onnx.capture.quantized.weights import state_of
 from fx2onnx.judge.constants import TRANSFORM_UNITS_PER_POINT
 from fx2onnx.torchcompat.dispatch import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.report.compare import ProfileComparison, compare
 from fx2onnx.report.page import page
 from fx2onnx.report.profile import Profile, chrome_trace, speedscope
 from fx2onnx.report.profile_data import Event, Export, Point, Series
+from fx2onnx.report.table import ProfileComparison, compare
 from tests.report.hostile import NAMES
 
 _JUNK = (

@@ -13,8 +13,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.data_file import pieces_of
 from fx2onnx.quantize import weights
-from fx2onnx.quantize.reference import rounded
 from fx2onnx.quantize.schemes import NF4, SCHEMES, unpacked
+from fx2onnx.quantize.stored import rounded
 from fx2onnx.quantize.weights import RowWeight
 
 NUMBERS = st.floats(-1000, 1000, width=32)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from fx2onnx.report.compare import ProfileComparison, compare
 from fx2onnx.report.profile import Profile
 from fx2onnx.report.profile_data import Event, Export, Point, Series
+from fx2onnx.report.table import ProfileComparison, compare
 
 NAMES = (
     "<img src=x onerror=window.pwned=1>",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fx2onnx.report.compare import compare
 from fx2onnx.report.page import page, weight_tree
 from fx2onnx.report.profile import Profile
 from fx2onnx.report.profile_data import Export
+from fx2onnx.report.table import compare
 from tests.report.browsing import DESK, PHONE, Opened
 
 TABS = ("overview", "flames", "operations", "changes", "sizes", "weights", "graph", "verification")

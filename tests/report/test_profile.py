@@ -12,9 +12,9 @@ import pytest
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.report.compare import compare, parse_share
 from fx2onnx.report.profile import Profile, chrome_trace, speedscope
 from fx2onnx.report.profile_data import Event, Export
+from fx2onnx.report.table import compare, parse_share
 from fx2onnx.report.text import of_allowed
 from fx2onnx.report.tree import flame, lines, operations, phases, walk
 

@@ -27,8 +27,7 @@ from fx2onnx.capture.branches.if_bodies import IfBodies
 from fx2onnx.capture.branches.merge import Path
 from fx2onnx.capture.branches.noop_guards import NoopGuards
 from fx2onnx.capture.branches.numbering import is_same_weight
-from fx2onnx.capture.branches.path_state import RunBefore, adopt
-from fx2onnx.capture.branches.watch import Contents, SideEffectWatch, lasting_changes
+from fx2onnx.capture.branches.watch import Contents, RunBefore, SideEffectWatch, adopt, lasting_changes
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.recording.control_flow import GraphCopy, operands

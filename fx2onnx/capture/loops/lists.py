@@ -11,8 +11,7 @@ import torch.fx
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.elements import Repeat
 from fx2onnx.capture.loops.exits import Numbers
-from fx2onnx.capture.loops.parts import TURN, HandedOn, Kinds, at_turn, with_sizes
-from fx2onnx.capture.loops.pieces import begin_of, simplest
+from fx2onnx.capture.loops.parts import TURN, HandedOn, Kinds, at_turn, begin_of, simplest, with_sizes
 from fx2onnx.capture.loops.ragged import SIZE, Added, axes_of
 from fx2onnx.capture.loops.state import Change, Grown, grown_list
 from fx2onnx.capture.loops.turns import Turns, become

@@ -1,4 +1,6 @@
-"""Values that pass from one iteration of a loop to the next: constant, counted, or carried as a tensor."""
+"""Values that pass from one iteration of a loop to the next: constant, counted, or carried as a tensor, as all elements of a list are that
+turns change at will (``stack.pop()``) or read as a whole (``torch.stack(out)``).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.ragged import SIZE
-from fx2onnx.capture.loops.turns import Turns, stacked
+from fx2onnx.capture.loops.state import Remade
+from fx2onnx.capture.loops.turns import Turns, become, has_numbers, stacked
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING, Value
-from fx2onnx.capture.python.places import Place
+from fx2onnx.capture.python.places import Place, put
 from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.expr import Dim, DimLike, Scalar
+from fx2onnx.sizes.expr import Atom, Dim, DimLike, Scalar, apply
 from fx2onnx.torchcompat.pytrees import Rebuild, flatten
 
 aten = torch.ops.aten
@@ -249,3 +252,146 @@ def kind_of(value: object) -> type:
 
 def name_of(value: object) -> str:
     return "nothing" if value is MISSING else type(value).__name__
+
+
+@dataclass(eq=False)
+class ListState:
+    """A list of which turns hand on all elements along the first axis of a tensor."""
+
+    source: Remade
+    carried: HandedOn
+    is_number: bool
+    """True if the elements are numbers of Python's."""
+    marker: torch.Tensor | None = None
+    is_plain: bool = False
+    """True if the list was one of Python's before the turn."""
+
+    @classmethod
+    def found(cls, loop: Value, kinds: Kinds, one: Remade) -> ListState:
+        """The state of a list that the turn has changed so."""
+        before, items = [*one.before], [*list.__iter__(one.now())]
+        whole = stacked(items or before)
+        info = kinds.info(whole)
+        assert info is not None
+        if any(map(kinds.varies, info.dims[1:])):
+            raise loop.loops.refused("a turn changes a list of tensors whose sizes differ from turn to turn")
+        info = replace(info, dims=(loop.free_size(0, f"list {one.identity}"), *info.dims[1:]))
+        start = (lambda: stacked(before)) if before else None
+        return cls(one, HandedOn(info, whole.device, start), has_numbers(items or before))
+
+    def begin(self, loops: Value) -> None:
+        """The list has what the turns before left, of which only the type is known."""
+        self.marker = loops.repeat(self.carried.given, self.is_number)
+        if self.source.place is not None:
+            put(self.source.place, Turns([self.marker]))
+            return
+        list.__setitem__(self.source.holder, slice(None), [self.marker])
+        self.is_plain = type(self.source.holder) is list
+        if self.is_plain:
+            become(self.source.holder, Turns)
+
+    def is_as_given(self) -> bool:
+        """Return whether the list has what it had at the beginning of the turn."""
+        return [*map(id, list.__iter__(self.source.now()))] == [id(self.marker)]
+
+    def now(self, loop: Value) -> torch.Tensor:
+        """All elements at this point of the turn."""
+        found = self.source.now()
+        if self.is_as_given():
+            return self.carried.given  # type: ignore[no-any-return]
+        whole = stacked(found) if list.__len__(found) else self.carried.given[:0]
+        info, known = tensor_info(whole), self.carried.info
+        if (info.dtype, info.dims[1:]) != (known.dtype, known.dims[1:]):
+            raise loop.loops.refused("a turn changes a list of tensors of different types")
+        return whole
+
+    def items(self, loops: Value) -> list[torch.Tensor]:
+        """The tensors that the turn has put into the list."""
+        found = list.__iter__(self.source.now())
+        return [one for one in found if isinstance(one, torch.Tensor) and id(one) not in loops.tracer.repeats]
+
+    def leave(self) -> None:
+        """The list is one of Python's again, if it was before the turn."""
+        if self.is_plain:
+            become(self.source.holder, list)
+            self.is_plain = False
+
+    def give(self, loops: Value, result: torch.Tensor) -> None:
+        """The list has what the last turn left."""
+        marker = loops.repeat(result, self.is_number)
+        if self.source.place is not None:
+            put(self.source.place, Turns([marker]))
+            return
+        list.clear(self.source.holder)
+        loops.grow(self.source.holder, [marker], is_front=False)
+
+
+def begin_of(size: object, turn: Dim) -> DimLike | None:
+    """The beginning of the piece of a turn, if its ``size`` is ``begin(turn + 1) - begin(turn)`` with ``begin(turn) = min(step * turn + first,
+    end)``; None for other sizes.
+    """
+    inner, limits = _without_limits(size)
+    if not isinstance(inner, Dim) or inner.constant or len(inner.terms) != 2:
+        return None
+    atoms = {factor: monomial[0] for monomial, factor in inner.terms.items() if len(monomial) == 1}
+    if atoms.keys() != {1, -1}:
+        return None
+    found, following = _line(atoms[-1], turn), _line(atoms[1], turn)
+    if found is None or following is None:
+        return None
+    (line, end), (next_line, next_end) = found, following
+    (of_turn,) = turn.terms
+    step = line.terms[of_turn]
+    is_next = end == next_end and next_line == line + step and all(limit >= step for limit in limits)
+    return apply("min", line, end) if type(step) is int and step > 0 and is_next else None  # type: ignore[return-value]
+
+
+def simplest(size: DimLike, env: Value) -> DimLike:
+    """A minimum of which it is known which argument it is."""
+    atom = size.only_atom() if isinstance(size, Dim) else None
+    if atom is not None and atom.op == "min" and len(atom.args) == 2:
+        for less, more in (atom.args, atom.args[::-1]):
+            if env.certain("le", less, more) or env.certain("le", less, _at_least(more)):
+                return less  # type: ignore[return-value]
+    return size
+
+
+def _at_least(size: Value) -> Value:
+    """A bound of the size: with an expression in the place of its maximum with a number."""
+    for monomial, factor in size.terms.items() if isinstance(size, Dim) else ():
+        parts = [arg for arg in monomial[0].args if isinstance(arg, Dim)] if monomial[0].op == "max" else []
+        if len(monomial) == 1 and factor > 0 and len(parts) == 1:
+            return size - Dim({monomial: factor}) + parts[0] * factor
+    return size
+
+
+def _without_limits(size: object) -> tuple[object, list[int]]:
+    """The expression inside of ``max(..., 0)`` and of minima with numbers, and these numbers."""
+    limits: list[int] = []
+    while isinstance(size, Dim) and (atom := size.only_atom()) is not None and atom.op in ("min", "max"):
+        numbers = [arg for arg in atom.args if type(arg) is int]
+        rest = [arg for arg in atom.args if type(arg) is not int]
+        if len(rest) != 1 or len(numbers) != 1 or (atom.op == "max" and numbers[0] > 0):
+            break
+        limits += numbers if atom.op == "min" else []
+        size = rest[0]
+    return size, limits
+
+
+def _line(atom: Atom, turn: Dim) -> tuple[Dim, DimLike] | None:
+    """The argument of a minimum that grows by a number from turn to turn, and the one that does not change."""
+    args = dict.fromkeys(_arguments(atom)) if atom.op == "min" else {}
+    moving = [arg for arg in args if isinstance(arg, Dim) and str(turn) in arg.symbols()]
+    fixed = [arg for arg in args if arg not in moving]
+    if len(moving) != 1 or len(fixed) != 1 or not turn.terms.keys() <= moving[0].terms.keys():
+        return None
+    return moving[0], fixed[0]
+
+
+def _arguments(atom: Atom) -> list[Value]:
+    """The arguments of a minimum and of minima within it."""
+    found: list[Value] = []
+    for arg in atom.args:
+        inner = arg.only_atom() if isinstance(arg, Dim) else None
+        found += _arguments(inner) if inner is not None and inner.op == "min" else [arg]
+    return found

@@ -12,21 +12,21 @@ import torch.fx
 
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.loops.exits import Numbers
-from fx2onnx.capture.loops.list_states import ListState
 from fx2onnx.capture.loops.lists import COUNT, GrowingLists
 from fx2onnx.capture.loops.parts import (
     Entry,
     HandedOn,
     Kinds,
     Linear,
+    ListState,
     Part,
     Unlike,
     at_turn,
     kind_of,
     name_of,
+    simplest,
     with_sizes,
 )
-from fx2onnx.capture.loops.pieces import simplest
 from fx2onnx.capture.loops.state import Change, Grown, Remade, has_repeats
 from fx2onnx.capture.loops.turns import Turns
 from fx2onnx.capture.python.held import LIST, MISSING, Value

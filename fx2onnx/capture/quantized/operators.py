@@ -15,12 +15,14 @@ from fx2onnx.capture.quantized.operands import (
     SMALL_SCALE,
     Affine,
     dequantize,
+    floats_of,
     mark,
     operand,
     plainly,
     quantize,
+    table_of,
+    unpacked,
 )
-from fx2onnx.capture.quantized.weights import floats_of, table_of, unpacked
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.operators import OpOverload, PackedWeight

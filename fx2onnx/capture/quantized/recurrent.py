@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import torch
 
+from fx2onnx.capture.quantized.operands import Packed, floats_of, state_of, unpacked
 from fx2onnx.capture.quantized.operators import rounded
-from fx2onnx.capture.quantized.weights import Packed, floats_of, state_of, unpacked
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.torchcompat.operators import HIGHER_ORDER, PackedWeight

@@ -22,9 +22,9 @@ from fx2onnx.capture.reasons import with_inputs
 from fx2onnx.capture.recording import size_checks
 from fx2onnx.capture.recording.decisions import DecisionTrace, Test
 from fx2onnx.capture.recording.eager_refusals import as_eager, check_sizes, is_taken
-from fx2onnx.capture.recording.ends_of_runs import note_needs
 from fx2onnx.capture.recording.meta_cache import MISSING, MetaCache, check_operands
 from fx2onnx.capture.recording.plugins import RunPlugin
+from fx2onnx.capture.recording.size_checks import note_needs
 from fx2onnx.capture.recording.values import Arguments, NeedsDecomposition, Values, dims_of, tensor_info
 from fx2onnx.capture.registry import OpTraits, asks_of_strides, load_family, traits_of
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv

@@ -1,4 +1,8 @@
-"""``genai_config.json``: what onnxruntime-genai wants to know of a decoder."""
+"""Layouts of exported folders for other runtimes: ``genai_config.json`` of onnxruntime-genai, model packages, transformers.js.
+
+Sources: what onnxruntime 1.32's own ``ModelPackage`` writes and accepts, schema version 1.0; transformers.js 4.3, ``models/session.js``,
+``models/session_config.js``, ``utils/dtypes.js`` and ``configs.js``.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,19 @@ from fx2onnx.manifest.names import IDS, LOGITS, MASK, MODEL_FILE, PAST, POSITION
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.result import ExportResult
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fx2onnx.base.metadata import VERSION
+from fx2onnx.files.folder_files import read_object
+from fx2onnx.manifest.form import Manifest
+from fx2onnx.sources.hf.config import CONFIG
+
+if TYPE_CHECKING:
+    from fx2onnx.exporting.options import ExportOptions
+    from fx2onnx.exporting.result import ExportResult
+
 
 CONFIG_FILE = "genai_config.json"
 TASK = "text-generation-with-past"
@@ -139,3 +156,90 @@ def _search(generation: Any, length: int, *, shares: bool) -> dict[str, Any]:
         "top_k": int(asked("top_k", 50)),
         "top_p": float(asked("top_p", 1.0)),
     }
+
+
+PACKAGE_FILE = "manifest.json"
+
+
+def write_package(files: Iterable[str], name: str, stage: Path) -> None:
+    """A component for each graph, by the name of its file, with one variant for processors."""
+    components = {
+        file.removesuffix(".onnx"): {
+            "variants": {
+                "cpu": {
+                    "variant_directory": ".",
+                    "ep": "CPUExecutionProvider",
+                    "executor_info": {"ort": {"model_file": file}},
+                }
+            }
+        }
+        for file in files
+    }
+    package = {
+        "schema_version": "1.0",
+        "layout": "portable",
+        "package_name": name,
+        "description": f"written by fx2onnx {VERSION}",
+        "components": components,
+    }
+    (stage / PACKAGE_FILE).write_text(json.dumps(package, indent=2) + "\n", encoding="utf-8")
+
+
+TRANSFORMERS_JS = "transformers.js"
+JS_FOLDER = "onnx"
+_KINDS = {"int8": "int8", "int4": "q4", "uint4": "q4", "nf4": "bnb4", "int2": "q2", "ternary": "q2"}
+"""The dtypes of transformers.js by kinds of ``Quantize``."""
+_SIXTEEN = {"": "fp16", "q4": "q4f16", "q2": "q2f16"}
+
+
+def js_dtype_of(options: ExportOptions) -> str:
+    """The ``dtype`` under which transformers.js opens the graph. Raises: UserError E601 for one that it has no name for."""
+    kind = "" if options.quantize is None else _KINDS.get(options.quantize.kind, options.quantize.kind)
+    bits = "" if options.precision is None else options.precision.dtype
+    known = not kind or kind in _KINDS.values()
+    if not bits and known:
+        return kind or "fp32"
+    if bits != "float16" or kind not in _SIXTEEN:
+        what = " and ".join(filter(None, [kind, bits]))
+        raise UserError(
+            "E601",
+            f"{TRANSFORMERS_JS} has no name for graphs of {what}",
+            next="int8, int4, nf4 or float16, or float16 with int4",
+        )
+    return _SIXTEEN[kind]
+
+
+def js_file_of(dtype: str) -> str:
+    return f"{JS_FOLDER}/model{'' if dtype == 'fp32' else f'_{dtype}'}.onnx"
+
+
+def js_dtype_for(layout: str, results: Mapping[str, ExportResult], options: ExportOptions) -> str | None:
+    """``js_dtype_of`` where this layout is asked for. Raises: UserError E601 for graphs or states that transformers.js calls otherwise."""
+    if layout != TRANSFORMERS_JS:
+        return None
+    inputs = results[MODEL_FILE].owned.model.graph.inputs if MODEL_FILE in results else ()
+    states = [(value.name or "").removeprefix(PAST) for value in inputs if (value.name or "").startswith(PAST)]
+    other = [state for state in states if not state.endswith((".key", ".value"))]
+    if set(results) == {MODEL_FILE} and not other:
+        return js_dtype_of(options)
+    found = f"this cache holds {', '.join(other[:3])}" if other else f"this one has {', '.join(sorted(results))}"
+    raise UserError(
+        "E601",
+        f"the model has no layout of {TRANSFORMERS_JS}",
+        why=f"{found}: only one graph with keys and values alone has it",
+        next=f"leave out --layout {TRANSFORMERS_JS}",
+    )
+
+
+def laid_out_for_js(stage: Path, dtype: str, manifest: Manifest) -> Manifest:
+    """Give the graph, which holds its weights, its name in ``stage`` and in the manifest; write ``transformers.js_config`` into the config."""
+    (stage / JS_FOLDER).mkdir()
+    (stage / MODEL_FILE).rename(stage / js_file_of(dtype))
+    config = read_object(stage / CONFIG)
+    config["transformers.js_config"] = {"dtype": dtype}
+    (stage / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return replace(
+        manifest,
+        graphs=tuple(replace(form, file=js_file_of(dtype)) for form in manifest.graphs),
+        precision={js_file_of(dtype): facts for facts in manifest.precision.values()},
+    )

@@ -82,7 +82,7 @@ def pairs_of(tracer: Tracer, before: Mapping[str, object], one: EndedWay, two: E
     pairs = []
     for name in sorted({*one.values, *two.values}):
         values = [way.values.get(name, before.get(name, MISSING)) for way in (one, two)]
-        if values[0] is values[1] or _is_equal_number(*values):
+        if values[0] is values[1] or is_equal_number(*values):
             continue
         tensors = [way.tensors.get(name) for way in (one, two)]
         tensors = [
@@ -150,5 +150,5 @@ def _as_tensor(tracer: Tracer, name: str, value: object) -> torch.Tensor:
     return tracer.plugin("loops").as_tensor(value)  # type: ignore[no-any-return]
 
 
-def _is_equal_number(one: object, other: object) -> bool:
+def is_equal_number(one: object, other: object) -> bool:
     return type(one) is type(other) and isinstance(one, bool | int | float | str | None) and one == other

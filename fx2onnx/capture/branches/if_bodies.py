@@ -8,7 +8,6 @@ learnt of sizes in it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -25,7 +24,7 @@ from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.python.held import MISSING
 from fx2onnx.capture.reasons import is_about_number
-from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.control_flow import record_cond
 from fx2onnx.capture.recording.decisions import IsNoBranch
 from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
@@ -35,7 +34,6 @@ from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import user_frame
-from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 Node = torch.fx.Node
 
@@ -279,11 +277,9 @@ class IfBodies(RunPlugin):
         if infos != tuple(node.meta["val"] for node in before):
             raise IsNoBranch("a body changes the type of a tensor")
         graph, other = graphs or (body.graph, torch.fx.Graph())
-        ran, left_out = Nested(graph, [], after, infos), Nested(other, [], before, infos)
-        sides = (ran, left_out) if body.statement.runs_where else (left_out, ran)
+        sides = [(graph, after), (other, before)]
         with tracer.values.at(body.where):
-            node = tracer.values.call(HIGHER_ORDER["cond"], (body.test, *sides, []), {}, infos)
-            parts = [tracer.values.call(operator.getitem, (node, index), {}, info) for index, info in enumerate(infos)]
+            parts = record_cond(tracer.values, body.test, sides if body.statement.runs_where else sides[::-1], infos)
         self.notes.append(Assumption("both branches of a decision by data are in the file", body.where))
         return parts
 
@@ -296,7 +292,7 @@ def _replaced_in(tracer: Tracer, body: _Open) -> list[_Replaced]:
     now = body.frame.f_locals
     for name in sorted({*body.variables, *now} & read_later(body.frame)):
         before, after = body.variables.get(name, MISSING), now.get(name, MISSING)
-        if before is after or _is_equal_number(before, after):
+        if before is after or both_ways.is_equal_number(before, after):
             continue
         if not isinstance(after, torch.Tensor) or not isinstance(before, torch.Tensor):
             raise IsNoBranch(f"the variable {name} is another one")
@@ -332,10 +328,6 @@ def _check_pair(tracer: Tracer, body: _Open, after: torch.Tensor, before: torch.
 
 def _layout(tensor: torch.Tensor) -> object:
     return tensor.dtype, dims_of(tensor), [size if type(size) is int else str(size) for size in tensor.stride()]
-
-
-def _is_equal_number(one: object, other: object) -> bool:
-    return type(one) is type(other) and isinstance(one, bool | int | float | str | None) and one == other
 
 
 def _is_by_data(tracer: Tracer, test: Relation) -> bool:

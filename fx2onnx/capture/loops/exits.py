@@ -8,7 +8,6 @@ runs once more if the loop was left there.
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -22,18 +21,15 @@ from fx2onnx.capture.loops.state import Change, Grown, Remade
 from fx2onnx.capture.loops.truths import node_of, number
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.python.places import value_at
-from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.control_flow import record_cond
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.loop_statements import Exit
-from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from fx2onnx.torchcompat.pytrees import flatten
 
 aten = torch.ops.aten
-Side: TypeAlias = tuple[torch.fx.Graph, list[torch.fx.Node]]
-"""A branch of an ``If``, and the values that it gives."""
 Numbers: TypeAlias = "frozenset[Hashable]"
 """Exits of a turn, by their numbers, or by their statements where Python does more there."""
 
@@ -207,7 +203,7 @@ class Exits:
             if any(info != one.meta["val"] for info, one in zip(infos, found, strict=True)):
                 places = [at for at, one in enumerate(found) if one is not others[at]]
                 sides = [(torch.fx.Graph(), [side[at] for at in places]) for side in (others, found)]
-                chosen = cond(values, left.node, sides, [infos[at] for at in places])
+                chosen = record_cond(values, left.node, sides, [infos[at] for at in places])
                 found = [*found]
                 for at, one in zip(places, chosen, strict=True):
                     found[at] = one
@@ -263,14 +259,6 @@ def _stays_for(left: Left, index: Dim) -> Scalar | None:
     """For how many turns from 0 on Python stays at an exit, where a formula tells."""
     is_formula = left.is_clean and isinstance(left.test, Relation)
     return count_of(left.test.negated(), index) if is_formula else None  # type: ignore[union-attr]
-
-
-def cond(values: Value, test: Test, sides: Sequence[Side], types: Sequence[TensorInfo]) -> list[torch.fx.Node]:
-    """The values of one of two graphs, as an ``If``: of the first where the test holds."""
-    infos = tuple(types)
-    nested = [Nested(graph, [], nodes, infos) for graph, nodes in sides]
-    node = values.call(HIGHER_ORDER["cond"], (test, *nested, []), {}, infos)
-    return [values.call(operator.getitem, (node, at), {}, info) for at, info in enumerate(infos)]
 
 
 def _kept(values: Value, leaf: Value) -> Value:

@@ -119,11 +119,7 @@ class Loop:
         tracer, env = self.tracer, self.tracer.sizes
         self.paths = self.paths if is_again else TurnPaths(self)
         self.paths.begin()
-        for name, plugin in tracer.plugins.items():
-            if name != "loops":
-                plugin.before_nested()
-        for view in [*tracer.values.views.values()]:
-            view.memory.present()
+        tracer.values.settle()
         self.plan, self._before, self._known = plan, ValuesBefore(tracer.values), env.kept()
         self._types, self._lent, self.exits = tracer.types.kept(), len(self.loops.lent), Exits(self)
         self._viewed = frozenset(tracer.values.views)

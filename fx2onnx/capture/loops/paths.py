@@ -17,10 +17,9 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Symbol
-from fx2onnx.capture.loops.exits import cond
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.reasons import Reason, because
-from fx2onnx.capture.recording.control_flow import GraphCopy
+from fx2onnx.capture.recording.control_flow import GraphCopy, record_cond
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.shapes.joined_sizes import joined
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -93,11 +92,7 @@ class TurnPaths:
         values, env, depth = self.loop.tracer.values, self.loop.tracer.sizes, len(self.decisions)
         if values.graph is not self.graphs[-1]:
             return None
-        for view in [*values.views.values()]:
-            view.memory.present()
-        for name, plugin in self.loop.tracer.plugins.items():
-            if name != "loops":
-                plugin.before_nested()
+        values.settle()
         if depth >= MOST_DECISIONS and not self.loop.tracer.joins_branches:
             raise because(Reason.PATHS_OF_TURN, self._refused(f"there are more than {MOST_DECISIONS} on a path"))
         holds = self._choices[depth] if depth < len(self._choices) else True
@@ -159,7 +154,7 @@ class TurnPaths:
         if last.holds:
             sides.reverse()
         with values.at(last.where):
-            outputs |= zip(pairs, cond(values, last.test, sides, types) if pairs else (), strict=True)
+            outputs |= zip(pairs, record_cond(values, last.test, sides, types) if pairs else (), strict=True)
         joined(env, one.env, last.test, {})  # type: ignore[arg-type]
         symbols = {
             name: dataclasses.replace(symbol, node=copy.seen.get(symbol.node, symbol.node))

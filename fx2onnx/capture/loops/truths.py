@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -14,12 +13,11 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.python.held import Value
-from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.control_flow import record_cond
 from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.loop_statements import Head, Tree
-from fx2onnx.torchcompat.operators import HIGHER_ORDER
 
 aten = torch.ops.aten
 TRUTH = TensorInfo(torch.bool, ())
@@ -122,11 +120,8 @@ class HeadTest:
         env.know(supposed=before)
         self._tracer.types.go_back(types)
         with values.nested() as other:
-            sides = [Nested(graph, [], [found], (TRUTH,)), Nested(other, [], [node_of(values, op == "or")], (TRUTH,))]
-        if op == "or":
-            sides.reverse()
-        node = values.call(HIGHER_ORDER["cond"], (test, *sides, []), {}, (TRUTH,))
-        return values.call(operator.getitem, (node, 0), {}, TRUTH)  # type: ignore[no-any-return]
+            sides = [(graph, [found]), (other, [node_of(values, op == "or")])]
+        return record_cond(values, test, sides if op == "and" else sides[::-1], [TRUTH])[0]
 
     def _part(self, place: int) -> Truth:
         operand, stays = self._head.operands[place]

@@ -6,6 +6,7 @@ for it, and for nobody who does not come there.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,9 +17,10 @@ import torch.fx
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.recording.decisions import Test
 from fx2onnx.capture.recording.size_checks import Relations, steps, with_checks
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import NeedsDecomposition, dims_of, tensor_info
+from fx2onnx.capture.recording.values import NeedsDecomposition, Values, dims_of, tensor_info
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption, Condition, Guard
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -253,6 +255,16 @@ def cond(
     for result in results:
         tracer.values.tie_symbols(tracer.values.view_of(result).node)
     return rebuild(results)
+
+
+def record_cond(
+    values: Values, test: Test, sides: Sequence[tuple[torch.fx.Graph, list[torch.fx.Node]]], types: Sequence[TensorInfo]
+) -> list[torch.fx.Node]:
+    """The values of one of two recorded graphs, as an ``If``: of the first where the test holds."""
+    infos = tuple(types)
+    nested = [Nested(graph, [], nodes, infos) for graph, nodes in sides]
+    node = values.call(HIGHER_ORDER["cond"], (test, *nested, []), {}, infos)
+    return [values.call(operator.getitem, (node, place), {}, info) for place, info in enumerate(infos)]
 
 
 def decides_by_sizes(graph: torch.fx.Graph) -> bool:

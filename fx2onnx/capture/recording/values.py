@@ -420,6 +420,13 @@ class Values:
         """Return whether what is recorded now is part of no branch or loop of an operator."""
         return self.graph is self.root or self.graph is self.path_graph
 
+    def settle(self) -> None:
+        """Have all that is pending recorded, before a turn of a loop is recorded into another graph."""
+        for plugin in [*self._plugins.values()]:
+            plugin.before_nested()
+        for view in [*self.views.values()]:
+            view.memory.present()
+
     @contextlib.contextmanager
     def nested(self) -> Iterator[torch.fx.Graph]:
         """Nodes made inside go to a graph of their own. Writes to tensors of the outer graph are refused."""

@@ -16,8 +16,7 @@ import torch
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Captured
-from fx2onnx.capture.options import CaptureOptions
-from fx2onnx.capture.patches import Patches, TracedCode
+from fx2onnx.capture.options import CaptureOptions, Patches, TracedCode
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.python.outside import OutsideState, outside_of
 from fx2onnx.capture.reasons import Reason

@@ -17,9 +17,9 @@ from fx2onnx.capture.registry import load_family, traits_of
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.caught_errors import end_by_data, is_caught, is_of_data
 from fx2onnx.torchcompat.dispatch import WatchingMode, no_dispatch
-from fx2onnx.torchcompat.error_words import is_of_fakes
 from fx2onnx.torchcompat.frames import is_user, user_location
 from fx2onnx.torchcompat.operators import OpOverload, decompose
+from fx2onnx.torchcompat.versions import is_of_fakes
 
 aten = torch.ops.aten
 _STDLIB, _PACKAGES = os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}"

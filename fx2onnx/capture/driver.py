@@ -29,8 +29,7 @@ from fx2onnx.capture.attempt import (
     asked_of_small,
 )
 from fx2onnx.capture.captured import Captured
-from fx2onnx.capture.options import CaptureOptions
-from fx2onnx.capture.patches import Patches
+from fx2onnx.capture.options import CaptureOptions, Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_numbers, keep_process_state, preserve

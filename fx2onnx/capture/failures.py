@@ -32,16 +32,16 @@ from fx2onnx.sizes.assumptions import Condition, Specialization
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import where_true
-from fx2onnx.torchcompat.error_words import (
+from fx2onnx.torchcompat.fake_tensors import DataDependentOutputException, UnsupportedOperatorException
+from fx2onnx.torchcompat.frames import is_in_numpy, is_user, user_location_of
+from fx2onnx.torchcompat.modules import PATHS
+from fx2onnx.torchcompat.versions import (
     has_no_gradient,
     is_of_script,
     is_overwritten,
     operator_without_fake,
     overwritten_sizes,
 )
-from fx2onnx.torchcompat.fake_tensors import DataDependentOutputException, UnsupportedOperatorException
-from fx2onnx.torchcompat.frames import is_in_numpy, is_user, user_location_of
-from fx2onnx.torchcompat.modules import PATHS
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _SHAPE_RULES = tuple(_TORCH + part for part in ("_meta_registrations", "_prims", "_refs", "_decomp"))

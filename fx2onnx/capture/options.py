@@ -1,13 +1,18 @@
-"""The options of a capture. Imports no torch, so that they can be made and checked before it is loaded."""
+"""The options of a capture, and the patches of libraries that it is given. Imports no torch, so that options are made and checked before."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import CodeType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import OUTPUT, SIZES, option
+from fx2onnx.sizes.assumptions import Assumption
+
+if TYPE_CHECKING:
+    import torch
 
 STRATEGIES = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")
@@ -63,3 +68,29 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     """Raise UserError E001 where ``value`` is none of ``known``."""
     if value not in known:
         raise UserError("E001", f"{name}={value!r} is not known", next=f"one of {', '.join(known)}")
+
+
+TracedCode: TypeAlias = frozenset[CodeType]
+"""Functions that are to take the branch for traced code."""
+
+Known: TypeAlias = "Callable[[torch.Tensor], bool]"
+"""True for a tensor whose numbers are known during capture."""
+
+
+class Patches:
+    """No patches: every library as it is."""
+
+    def apply(self, traced: TracedCode, known: Known) -> None:
+        """Until ``Changes`` end, this thread runs the patched functions, those ``traced`` on their branch for tracing."""
+
+    def notes(self) -> list[Assumption]:
+        """Lines for the report about the patches that the last run called."""
+        return []
+
+    def warnings(self) -> list[str]:
+        """A line for each patch that the last run left out, as the library is another than the patch knows."""
+        return []
+
+    def decided_by_data(self, error: BaseException) -> CodeType | None:
+        """The function that has to be traced, where it is what raised ``error``."""
+        return None

@@ -1,4 +1,5 @@
-"""Rare roads: rooms of capture that an ordinary export never enters, each imported when something of it is first met.
+"""Rare roads: rooms of capture that an ordinary export never enters, each imported when something of it is first met; and the plugins that
+they are in one run.
 
 They are named in one table, so that what every export runs does not import them. A module may be run on fake tensors while one is
 imported, with functions of ``math`` and ``builtins`` patched for its thread: no room may keep one of these as it is imported.
@@ -7,8 +8,12 @@ imported, with functions of ``math`` and ``builtins`` patched for its thread: no
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
+import torch.fx
+
+from fx2onnx.sizes.assumptions import Assumed
 from fx2onnx.torchcompat.dispatch import real_kernels
 
 RARE_ROADS = {
@@ -56,3 +61,32 @@ def road(name: str) -> Any:
         with real_kernels():
             found = _loaded[name] = importlib.import_module(f"{_PACKAGE}.{RARE_ROADS[name]}")
     return found
+
+
+class RunPlugin:
+    """A plugin for a rare feature in one run. It is made when the run first needs it, and hears of what the run does
+    from then on.
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        self.tracer = tracer
+        self.notes: list[Assumed] = []
+        """The plugin's lines for the report."""
+
+    def saw_call(self, node: torch.fx.Node) -> None:
+        """A call was added to the graph."""
+
+    def before_write(self, memory: Any) -> None:
+        """The run writes into a tensor of this ``Memory``."""
+
+    def before_nested(self) -> None:
+        """Calls are to be recorded into a graph within the graph."""
+
+    def failed(self, error: Exception) -> None:
+        """The module's forward raised ``error``. May raise something else in its place."""
+
+    def gave(self, values: Sequence[object]) -> None:
+        """The outputs of the run."""
+
+    def end(self) -> None:
+        """The run is over."""

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.missing_files import no_such_file
+from fx2onnx.base.errors import UserError, no_such_file
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.judge.feeds import SWITCHES, InputType, dim_names
 from fx2onnx.judge.feeds import make_feeds as random_feeds

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.missing_files import no_such_file
+from fx2onnx.base.errors import UserError, no_such_file
 from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import write_text
 

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fx2onnx.base.errors import UserError, first_line
-from fx2onnx.base.missing_files import no_such_file
+from fx2onnx.base.errors import UserError, first_line, no_such_file
 
 Array: TypeAlias = np.ndarray[Any, Any]
 BLOCK_ELEMENTS = 1 << 18

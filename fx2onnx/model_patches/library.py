@@ -8,7 +8,7 @@ from types import CodeType, ModuleType
 
 from fx2onnx.base import plugins
 from fx2onnx.base.packages import GPU_PACKAGES
-from fx2onnx.capture.patches import Known, Patches, TracedCode
+from fx2onnx.capture.options import Known, Patches, TracedCode
 from fx2onnx.model_patches import diffusers, einx, single_functions, torch_layers, torchvision  # noqa: F401  (each file registers its patches)
 from fx2onnx.model_patches.patching import PATCHES, Applied, apply_patches
 from fx2onnx.sizes.assumptions import Assumption
@@ -50,6 +50,6 @@ def _tracing_of_transformers() -> ModuleType | None:
     """The module that says whether transformers is traced. Registers the patches of transformers, where it is loaded."""
     if "transformers" not in sys.modules:
         return None
-    from fx2onnx.model_patches.transformers import tracing
+    from fx2onnx.model_patches.transformers import attention_masks
 
-    return tracing
+    return attention_masks

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.missing_files import no_such_file
+from fx2onnx.base.errors import UserError, no_such_file
 from fx2onnx.base.packages import GPU_PACKAGES
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation

@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.missing_files import no_such_file
+from fx2onnx.base.errors import UserError, no_such_file
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import summary

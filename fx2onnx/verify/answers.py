@@ -20,7 +20,7 @@ from fx2onnx.judge.verdict import AnswerShift, Row, Tried, Verdict
 from fx2onnx.verify.arrays import to_numpy, to_tensor
 from fx2onnx.verify.case import Case
 from fx2onnx.verify.eager import failed_on_arguments
-from fx2onnx.verify.precision import as_input
+from fx2onnx.verify.rounded_weights import as_input
 
 LABELS = "labels"
 """The array beside the inputs that has the right answers."""

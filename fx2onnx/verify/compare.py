@@ -38,9 +38,8 @@ from fx2onnx.verify.module_state import NothingToCompare, Unsteady, compare_weig
 from fx2onnx.verify.noise import Draw, Outgrown, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.outputs import Outputs
-from fx2onnx.verify.precision import as_input, rounded_inputs
 from fx2onnx.verify.refusals import refused
-from fx2onnx.verify.rounded_weights import as_quantized
+from fx2onnx.verify.rounded_weights import as_input, as_quantized, rounded_inputs
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.work import WorkBudget

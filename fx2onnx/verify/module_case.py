@@ -19,8 +19,7 @@ from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.verify.eager import as_array, in_mode, outputs_of
 from fx2onnx.verify.interface import Interface
 from fx2onnx.verify.on_cpu import on_cpu
-from fx2onnx.verify.precision import as_input, narrowed, rounded_inputs
-from fx2onnx.verify.rounded_weights import as_quantized
+from fx2onnx.verify.rounded_weights import as_input, as_quantized, narrowed, rounded_inputs
 from fx2onnx.verify.testcase import Case
 
 

@@ -27,7 +27,7 @@ from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
 from fx2onnx.verify.module_state import Unsteady, draws_of_python, other_draws
 from fx2onnx.verify.noise import Recording
-from fx2onnx.verify.precision import as_module_has_it
+from fx2onnx.verify.rounded_weights import as_module_has_it
 from fx2onnx.verify.rounding import Moved, Unmoved
 from fx2onnx.verify.samples import Sample
 from fx2onnx.verify.unordered import open_places, without_open

@@ -13,8 +13,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded, Request
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.driver import diagnosed
-from fx2onnx.capture.options import CaptureOptions
-from fx2onnx.capture.patches import Patches
+from fx2onnx.capture.options import CaptureOptions, Patches
 from fx2onnx.capture.python.inputs import bind
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.shapes.dynamic import set_dynamic_axes

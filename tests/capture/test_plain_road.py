@@ -15,8 +15,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
-from fx2onnx.capture.rare_roads import RARE_ROADS, road
-from fx2onnx.capture.recording.plugins import RunPlugin
+from fx2onnx.capture.rare_roads import RARE_ROADS, RunPlugin, road
 from tests.support import calls_of
 
 PACKAGE = os.path.dirname(fx2onnx.__file__) + os.sep

@@ -20,7 +20,7 @@ from fx2onnx import verify
 from fx2onnx.base.errors import UserError
 from fx2onnx.steps import coarser
 from fx2onnx.verify.interface import Interface
-from fx2onnx.verify.precision import rounded_inputs
+from fx2onnx.verify.rounded_weights import rounded_inputs
 from tests.cli.support import invoke
 
 HALF, FLOAT, BFLOAT = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BFLOAT16

@@ -14,7 +14,7 @@ import torch
 
 import fx2onnx
 from fx2onnx import locate
-from fx2onnx.verify.precision import narrowed
+from fx2onnx.verify.rounded_weights import narrowed
 
 
 class Head(torch.nn.Module):

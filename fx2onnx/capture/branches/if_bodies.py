@@ -23,10 +23,10 @@ from fx2onnx.capture.branches.statements import Conditional, conditional_at, rea
 from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.python.held import MISSING
+from fx2onnx.capture.rare_roads import RunPlugin
 from fx2onnx.capture.reasons import is_about_number
 from fx2onnx.capture.recording.control_flow import record_cond
 from fx2onnx.capture.recording.decisions import IsNoBranch
-from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, ValuesBefore, View, dims_of
 from fx2onnx.capture.registry import load_family

@@ -17,8 +17,8 @@ from fx2onnx.capture.reasons import baking_step
 from fx2onnx.capture.recording.control_flow import GraphCopy, Nested, Noted, note_checked, taken_out
 from fx2onnx.capture.recording.decisions import Decision
 from fx2onnx.capture.recording.size_checks import check_outputs
-from fx2onnx.capture.shapes.joined_sizes import joined as sizes_of_both
-from fx2onnx.capture.shapes.joined_sizes import sets_beside
+from fx2onnx.capture.shapes.guards import joined as sizes_of_both
+from fx2onnx.capture.shapes.guards import sets_beside
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim, DimLike

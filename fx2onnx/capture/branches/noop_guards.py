@@ -17,8 +17,8 @@ import torch.fx
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.op_table import Op, name_of
+from fx2onnx.capture.rare_roads import RunPlugin
 from fx2onnx.capture.recording.decisions import WrittenLater
-from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory
 from fx2onnx.sizes.ceilings import multiple_of

@@ -29,11 +29,10 @@ from fx2onnx.capture.branches.noop_guards import NoopGuards
 from fx2onnx.capture.branches.numbering import is_same_weight
 from fx2onnx.capture.branches.watch import Contents, RunBefore, SideEffectWatch, adopt, lasting_changes
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorInfo, Weight
-from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.rare_roads import RunPlugin, road
 from fx2onnx.capture.recording.control_flow import GraphCopy, operands
 from fx2onnx.capture.recording.decisions import DecisionTrace, NoPathsPerCall
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorType, contiguous_strides
-from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.capture.shapes.symnode import unwrap

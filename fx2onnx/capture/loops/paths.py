@@ -21,7 +21,7 @@ from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.reasons import Reason, because
 from fx2onnx.capture.recording.control_flow import GraphCopy, record_cond
 from fx2onnx.capture.recording.decisions import Test
-from fx2onnx.capture.shapes.joined_sizes import joined
+from fx2onnx.capture.shapes.guards import joined
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.relation import Relation

@@ -28,8 +28,8 @@ from fx2onnx.capture.loops.whiles import LoopTests
 from fx2onnx.capture.python import held
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.rare_roads import RunPlugin
 from fx2onnx.capture.recording.decisions import FirstTurnDiffers, Test
-from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, dims_of
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, few

@@ -20,9 +20,9 @@ import torch.fx
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import REPEAT, TensorInfo, where_of
+from fx2onnx.capture.rare_roads import RunPlugin
 from fx2onnx.capture.recording.control_flow import GraphCopy
 from fx2onnx.capture.recording.meta_cache import TensorType
-from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.torchcompat.dispatch import no_dispatch, no_modes

@@ -24,8 +24,8 @@ from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.caught_errors import end_by_data
 from fx2onnx.torchcompat.dispatch import in_function_transform, real_kernels
-from fx2onnx.torchcompat.error_words import is_about_cpu, is_about_dtypes
 from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.versions import is_about_cpu, is_about_dtypes
 
 aten = torch.ops.aten
 

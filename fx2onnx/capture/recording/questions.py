@@ -18,10 +18,9 @@ import torch.fx
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.data_numbers import UNKNOWN, DataNumber
-from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.rare_roads import RunPlugin, road
 from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.recording.below_autograd import BelowAutograd, addresses_of
-from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.capture.registry import load_family

@@ -17,13 +17,12 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.rare_roads import RARE_ROADS, road
+from fx2onnx.capture.rare_roads import RARE_ROADS, RunPlugin, road
 from fx2onnx.capture.reasons import with_inputs
 from fx2onnx.capture.recording import size_checks
 from fx2onnx.capture.recording.decisions import DecisionTrace, Test
 from fx2onnx.capture.recording.eager_refusals import as_eager, check_sizes, is_taken
 from fx2onnx.capture.recording.meta_cache import MISSING, MetaCache, check_operands
-from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.recording.size_checks import note_needs
 from fx2onnx.capture.recording.values import Arguments, NeedsDecomposition, Values, dims_of, tensor_info
 from fx2onnx.capture.registry import OpTraits, asks_of_strides, load_family, traits_of

@@ -13,10 +13,9 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Symbol, TensorInfo, Weight, symbols_of
-from fx2onnx.capture.python.constants import Known, evaluate
-from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.python.data_numbers import Known, evaluate
+from fx2onnx.capture.rare_roads import RunPlugin, road
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, PLAIN
-from fx2onnx.capture.recording.plugins import RunPlugin
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import DimLike, Scalar

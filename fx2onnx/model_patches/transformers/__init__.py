@@ -10,5 +10,4 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
     positions,
     prompt_states,
     recurrences,
-    tracing,
 )

@@ -12,8 +12,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.missing_files import no_such_file
+from fx2onnx.base.errors import UserError, no_such_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Mapped
-from fx2onnx.verify.precision import narrowed
+from fx2onnx.verify.rounded_weights import narrowed
 
 aten = torch.ops.aten
 

@@ -14,8 +14,7 @@ from fx2onnx.capture.attempt import Attempt, Branching, Failed, Outcome, Program
 from fx2onnx.capture.branches import explore
 from fx2onnx.capture.branches.explore import joined_paths
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
-from fx2onnx.capture.options import CaptureOptions
-from fx2onnx.capture.patches import Patches
+from fx2onnx.capture.options import CaptureOptions, Patches
 from fx2onnx.capture.python.inputs import bind
 from fx2onnx.capture.recording.decisions import Choice, DecisionTrace
 from fx2onnx.capture.recording.tracer import Tracer

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.comparison import compare
-from fx2onnx.aten_map.gathering import where_self
+from fx2onnx.aten_map.selection import where_self
 from fx2onnx.aten_map.table.dtypes import in_opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.activations import safe_softmax, softmax_of
-from fx2onnx.aten_map.sampling import dropped
+from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.table.axes import filled, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.gathering import where
+from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import (
     INT64,
     axis_of,

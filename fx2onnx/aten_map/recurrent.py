@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.gathering import nonzero_rows
 from fx2onnx.aten_map.layout import joined
 from fx2onnx.aten_map.lstm_cells import projected_layer
-from fx2onnx.aten_map.sampling import dropped
 from fx2onnx.aten_map.table.axes import INT64, sliced, squeeze, steps, transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates

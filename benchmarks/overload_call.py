@@ -31,7 +31,7 @@ from benchmarks.overload_undefined import (
 )
 from fx2onnx.base.errors import UserError
 from fx2onnx.judge.engines import lacks_operator, open_onnxruntime, open_runner
-from fx2onnx.torchcompat.error_words import is_about_cpu
+from fx2onnx.torchcompat.versions import is_about_cpu
 from fx2onnx.verify.arrays import to_numpy
 from tests.ops.comparing import (  # fmt: skip
     ANY_INDEX,

@@ -262,6 +262,8 @@ def page(
         "- on all numbers, where each element is computed by itself: all of float16 (as float32), int8, uint8 and bool; all pairs of finite and",
         "  infinite numbers of float8, of int8, uint8 and bool; all triples of 21 numbers. Both engines are within the tolerance of eager PyTorch.",
         "- on all arrays of a few numbers (two to four, such as -1.5, 0, 1 and 2) of the call's shape, at most 1,024, in both engines.",
+        "- at zeros and all arrays of one 1, in both engines, of tensors in which PyTorch's results are linear, and so is the graph. Assumed: both",
+        "  are, as their definitions say.",
         "",
         "Others have a reason. All decompositions are compared with eager PyTorch on the operator database and on drawn calls, too.",
         "",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.errors import ExportWarning, UserError, VerificationError
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, know_faults
@@ -220,17 +220,22 @@ def locate_command(
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
             reference = with_inputs(options.resolve_source(source, **sample), given or [], model)
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ExportWarning)
             own = reference.module, reference.args, reference.kwargs
             found = stages.call("compare node by node", lambda: locate(model, *own, engines=engine, dump=dump, **asked))
+    notes = [] if dump is None else [str(each.message) for each in caught if each.category is ExportWarning]
     if found is not None and case is not None:
         found.write_case(case, weights=case_weights)
     if found is not None and faults is not None:
         add_entries(found.faults, faults)
     if json_output:
         wrong = None if found is None else found.as_dict()
-        print_json({"file": str(model), "source": source, "first_wrong": wrong})
+        print_json({"file": str(model), "source": source, "first_wrong": wrong, "warnings": notes})
     elif found is not None or not quiet:
-        print_text(f"{model} agrees with eager PyTorch\n" if found is None else f"{found.describe()}\n")
+        right = (
+            f"{model} agrees with eager PyTorch" if dump is None else f"{dump}: each value follows from those before it"
+        )
+        print_text("".join(f"{line}\n" for line in (*notes, right if found is None else found.describe())))
     if found is not None:
         raise typer.Exit(VerificationError.exit_code)

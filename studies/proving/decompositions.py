@@ -8,53 +8,41 @@ on all small arrays of a few numbers.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
-from torch.utils import _pytree as pytree
 
 from benchmarks.overload_call import OneCall, drawn_call, run_eager
 from fx2onnx.aten_map import TABLE
 from fx2onnx.aten_map.table.families import known_names, load_all, read_families
-from fx2onnx.judge.engines import ENGINES
 from studies.proving.algebra import Exact, Poly, Real
+from studies.proving.arrays import all_arrays, by_arrays, by_values, tensors_of, units
 from studies.proving.cases import Case
 from studies.proving.eager import Eager
-from studies.proving.graphs import ELEMENTS
 from studies.proving.operators import terms_of
 from tests.ops.comparing import has_free_values
-from tests.ops.harness import Call, Model, build, call_of, check_engines, faults_of
+from tests.ops.harness import Call, Model, build
 
 DRAWS, CASES, LARGEST = 40, 3, 24
 """Drawn calls, those of them that are proved, and the elements of the tensors of one."""
 MOST = 8.0
 """Roundings that factors may be apart."""
-ARRAYS = 1024
-"""Arrays at most, which are all of a set of numbers."""
-NUMBERS = {
-    "float": (0.0, 1.0, -1.5, 2.0), "int": (0, 1, -1, 2), "bool": (False, True), "complex": (-1.0, 0.5j, 1.0 + 1.0j),
-}  # fmt: skip
-BY_ELEMENT = ELEMENTS | {
-    *("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Softsign", "ThresholdedRelu", "Shrink", "Where", "IsNaN"),
-    *("IsInf", "Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Identity", "Constant"),
-}  # fmt: skip
 WORDS = {
     "exact": "the same terms as PyTorch's definition: bit for bit",
     "real": "the same polynomials of real numbers as PyTorch's definition",
     "values": "each element alone, on",
     "arrays": "all small arrays of a few numbers, in both engines",
+    "units": "linear: all arrays of one 1 and zeros, in both engines",
 }
 NOT_ALGEBRA = {
     "sampling": "random numbers; their distribution is compared",
@@ -81,7 +69,6 @@ ONE_NODE = "one node of the same name or meaning: nothing to prove"
 UNDRAWN = "no node or no small call is drawn: the operator database compares it"
 ELSEWHERE = "this version of PyTorch does not have it"
 UNPROVED = "no small call has a definition that is written out; drawn calls are compared in both engines"
-Tensors = list[torch.Tensor]
 
 
 @dataclass
@@ -212,8 +199,11 @@ def _proof(row: Row, call: Call, model: Model) -> tuple[str, str]:
     row.sets |= {*sets}
     if sets or wrong:
         return "values", wrong
-    count, wrong = by_arrays(call, model)
-    return "arrays" if count else "", wrong
+    for kind, given in (("arrays", all_arrays(call)), ("units", units(call, model))):
+        count, wrong = by_arrays(call, model, given)
+        if count or wrong:
+            return kind if count else "", wrong
+    return "", ""
 
 
 def calls_of(overload: torch._ops.OpOverload, is_offered: Callable[..., bool]) -> list[tuple[Call, Model]]:
@@ -242,19 +232,6 @@ def _is_degenerate(call: Call) -> bool:
     """True for tensors of no or hardly any elements, and for results that are no number: many a wrong form gives the same there."""
     sizes = [each.numel() for each in tensors_of(call)]
     return not sizes or min(sizes) == 0 or max(sizes) < 3 or any(bool(each.isnan().any()) for each in call.outputs)
-
-
-def tensors_of(call: Call) -> Tensors:
-    return [each for each in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(each, torch.Tensor)]
-
-
-def with_tensors(call: Call, tensors: Tensors) -> Call:
-    """The call of other tensors. Raises what eager PyTorch raises."""
-    given = iter(tensors)
-    args, kwargs = pytree.tree_map(
-        lambda each: next(given) if isinstance(each, torch.Tensor) else each, (call.args, call.kwargs)
-    )
-    return call_of(call.overload, *args, **kwargs)
 
 
 # -- symbols ----------------------------------------------------------------------------------------------------------
@@ -296,89 +273,3 @@ def _with_constants(model: onnx.ModelProto, tensors: Mapping[str, torch.Tensor])
     del model.graph.input[:]
     model.graph.input.extend(kept)
     return model
-
-
-# -- numbers ----------------------------------------------------------------------------------------------------------
-def grids(count: int) -> Iterator[tuple[str, Tensors]]:
-    """All numbers of narrow dtypes, all pairs of narrower ones, or all triples of a few, for so many tensors."""
-    some = [sign * each for sign in (1, -1) for each in (0, 0.5, 1, 1.5, 2, 3, 4, 6, 100, np.inf)]
-    eighth = torch.arange(256).to(torch.uint8).view(torch.float8_e5m2).float().numpy()
-    floats = {
-        1: ("all numbers of float16", np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)),
-        2: ("all pairs of numbers of float8", eighth[~np.isnan(eighth)]),
-        3: ("all triples of 21 numbers", np.array([*some, np.nan], np.float32)),
-    }
-    if count not in floats:
-        return
-    numbers = floats[count][1]
-    yield floats[count][0], _product(np.where(np.isnan(numbers), np.float32(np.nan), numbers), count)
-    for dtype in (torch.int8, torch.uint8, torch.bool) if count < 3 else ():
-        numbers = torch.arange(2 if dtype == torch.bool else 256).to(dtype).numpy()
-        yield f"all {'pairs' if count == 2 else 'numbers'} of {str(dtype)[6:]}", _product(numbers, count)
-
-
-def _product(numbers: Any, count: int) -> Tensors:
-    return [torch.from_numpy(each.reshape(-1).copy()) for each in np.meshgrid(*[numbers] * count, indexing="ij")]
-
-
-def by_values(call: Call, model: Model) -> tuple[list[str], str]:
-    """The sets of numbers on which eager PyTorch, onnxruntime and the runner give the same, and the first difference."""
-    tensors = tensors_of(call)
-    done = []
-    if not set(model.op_types) <= BY_ELEMENT or len({tuple(each.shape) for each in tensors}) != 1:
-        return [], ""
-    for name, grid in grids(len(tensors)):
-        try:
-            made = with_tensors(call, grid)
-            found = build(made)
-        except Exception:  # eager PyTorch has not this dtype, or no shape of one axis
-            continue
-        if set(found.op_types) <= BY_ELEMENT and all(each.shape == grid[0].shape for each in made.outputs):
-            for engine, verdict in check_engines(made, ["onnxruntime", "runner"]).items():
-                if verdict.status not in ("ok", "refused"):
-                    return [], f"{name} in {engine}: {verdict.note}"[:200]
-            done.append(name)
-    return done, ""
-
-
-def by_arrays(call: Call, model: Model) -> tuple[int, str]:
-    """The number of small arrays, if both engines compute all of them as eager PyTorch does, and the first difference."""
-    tensors = tensors_of(call)
-    moving = [place for place, each in enumerate(tensors) if _moves(each) or len(tensors) == 1]
-    places = sum(tensors[place].numel() for place in moving)
-    dtypes = [tensors[place] for place in moving]
-    kind = "float" if any(each.is_floating_point() for each in dtypes) else "int"
-    numbers: tuple[Any, ...] = NUMBERS["complex" if any(each.is_complex() for each in dtypes) else kind]
-    while len(numbers) > 2 and len(numbers) ** places > ARRAYS:
-        numbers = numbers[1:]
-    if len(numbers) ** places > ARRAYS:
-        return 0, ""
-    names = [value.name for value in onnx.load_from_string(model.proto).graph.input]
-    runs, count = [], 0
-    for engine in ("runner", "onnxruntime"):
-        with contextlib.suppress(Exception):  # an engine may lack a kernel
-            runs.append(ENGINES[engine](model.proto))
-    for chosen in itertools.product(numbers, repeat=places) if runs else ():
-        given, left = list(tensors), list(chosen)
-        for place in moving:
-            shape, dtype = tensors[place].shape, tensors[place].dtype
-            given[place] = torch.tensor([left.pop() for _ in range(shape.numel())]).to(dtype).reshape(shape)
-        try:
-            made = with_tensors(call, given)
-        except Exception:  # eager PyTorch refuses these numbers
-            continue
-        feeds = {name: _fed(each) for name, each in zip(names, given, strict=False)}
-        for run in runs:
-            faults = faults_of(made, model, run(feeds))
-            if faults:
-                return 0, faults[0][:200]
-        count += 1
-    return count, ""
-
-
-def _moves(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
-
-
-def _fed(tensor: torch.Tensor) -> Any:
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).numpy()

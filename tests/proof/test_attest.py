@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import shutil
@@ -15,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from google.protobuf import json_format
 from hypothesis import strategies as st
 from torch import nn
 
@@ -89,6 +91,21 @@ def test_a_statement_has_the_form_of_in_toto(attested: Path) -> None:
     assert predicate["versions"]["torch"] == torch.__version__
     assert len(predicate["source"]["state"]["sha256"]) == 64
     assert fx2onnx.attest(attested, check=True) == statement
+
+
+def test_a_statement_is_one_to_the_package_of_in_toto(attested: Path) -> None:
+    messages = pytest.importorskip(
+        "in_toto_attestation.v1.statement_pb2", reason="in-toto-attestation is no dependency"
+    )
+    package = importlib.import_module("in_toto_attestation.v1.statement")
+    text = statement_path(attested).read_text()
+    found = json_format.Parse(text, messages.Statement())
+    package.Statement.copy_from_pb(found).validate()
+    assert json_format.MessageToDict(found) == json.loads(text)
+    for field in ("_type", "subject", "predicateType", "predicate"):
+        spoilt = json_format.ParseDict({k: v for k, v in json.loads(text).items() if k != field}, messages.Statement())
+        with pytest.raises(ValueError, match=r"tatement type|required"):
+            package.Statement.copy_from_pb(spoilt).validate()
 
 
 def test_the_graph_has_the_digest_of_its_data(attested: Path) -> None:

@@ -15,8 +15,9 @@ import torch
 from fx2onnx.aten_map.table.families import read_families
 from fx2onnx.base.errors import UserError
 from studies.proofs import passed, prove, rows_of, wrong
+from studies.proving.arrays import by_arrays, by_values, units
 from studies.proving.cases import Case, file_cases
-from studies.proving.decompositions import by_symbols, by_values, row_of
+from studies.proving.decompositions import by_symbols, row_of
 from tests.ops.harness import build, call_of
 from tests.proof.test_equations import graph_of, node
 
@@ -114,3 +115,18 @@ def test_a_decomposition_without_polynomials_is_compared_on_all_numbers() -> Non
     sets, wrong = by_values(call, build(call))
     assert not wrong
     assert sets[0] == "all numbers of float16"
+
+
+@pytest.mark.long
+def test_linear_results_are_compared_on_arrays_of_one_number() -> None:
+    overload, gradient, x = (
+        torch.ops.aten.replication_pad2d_backward.default,
+        torch.rand(1, 1, 2, 4),
+        torch.rand(1, 1, 2, 2),
+    )
+    call, other = (call_of(overload, gradient, x, pads) for pads in ([1, 1, 0, 0], [2, 0, 0, 0]))
+    model = build(call)
+    arrays = list(units(call, model))
+    assert sorted(float(each[0].sum()) for each in arrays) == [0, *[1] * 8]
+    assert by_arrays(call, model, iter(arrays)) == (9, "")
+    assert by_arrays(other, model, iter(arrays))[0] == 0

@@ -91,6 +91,25 @@ def test_a_dump_of_something_else(made: tuple[Path, nn.Module, dict[str, Any]], 
     assert raised.value.code == code
 
 
+@pytest.mark.long
+def test_arrays_of_no_value_are_named(made: tuple[Path, nn.Module, dict[str, Any]], tmp_path: Path) -> None:
+    path, module, values = made
+    with pytest.warns(
+        fx2onnx.ExportWarning, match=r"2 of \d+ arrays of the dump are no value of the file, and not compared: a, b"
+    ):
+        assert fx2onnx.locate(path, module, ARGS, dump={**values, "a": np.zeros(1), "b": np.ones(2)}) is None
+    source = tmp_path / "net.py"
+    source.write_text("import torch\ndef make(): return torch.nn.Tanh(), (torch.zeros(2),)\n")
+    fx2onnx.export(nn.Tanh(), (torch.zeros(2),), tmp_path / "m.onnx")
+    names = [value.name for value in onnx.load(tmp_path / "m.onnx").graph.output]
+    np.savez(tmp_path / "dump.npz", **{names[0]: np.zeros(2, np.float32), "other": np.zeros(2)})
+    done = invoke("locate", str(tmp_path / "m.onnx"), f"{source}:make", "--dump", str(tmp_path / "dump.npz"))
+    assert done.exit_code == 0, done.output
+    assert "1 of 2 arrays of the dump are no value of the file" in done.output
+    assert "each value follows from those before it" in done.output
+    assert "agrees with" not in done.output
+
+
 def test_a_folder_without_arrays(made: tuple[Path, nn.Module, dict[str, Any]], tmp_path: Path) -> None:
     path, module, _ = made
     with pytest.raises(UserError, match="no array of the dump"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.base.errors import UserError, first_line
+from fx2onnx.base.errors import UserError, first_line, warn
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.irx.names import source_of
 from fx2onnx.judge.arrays import read_npz
@@ -39,10 +39,13 @@ def read_dump(place: Any, file: OnnxFile) -> dict[str, Array]:
         key = _plain(name)
         names[key] = value if names.get(key, value) == value else None  # two values whose names look alike
     found = {name: arrays[name] for name in values if name in arrays}
+    unknown = []
     for name, array in arrays.items():
         match = names.get(_plain(name))
         if match is not None:
             found.setdefault(match, array)
+        elif name not in found:
+            unknown.append(name)
     if not found:
         raise UserError(
             "E401",
@@ -50,6 +53,9 @@ def read_dump(place: Any, file: OnnxFile) -> dict[str, Array]:
             why=f"the dump has {', '.join(sorted(arrays)[:3]) or 'no arrays'}, the file {', '.join(values[:3])}",
             next="name each array as the value or the node of the file: NAME.npy",
         )
+    if unknown:
+        told = f"{', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"
+        warn([f"{len(unknown)} of {len(arrays)} arrays of the dump are no value of the file, and not compared: {told}"])
     return found
 
 

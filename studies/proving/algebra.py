@@ -240,6 +240,8 @@ class Real:
                 return self.element(op.replace("Greater", "Less"), key, args[::-1])
             case "Max" | "Min" | "Equal" | "And" | "Or":
                 return self._either(op, args)
+            case "Where":
+                return self._picked(*args)
             case "Gelu" | "FastGelu" | "BiasGelu":
                 return self._gelu(self.total(args), op == "FastGelu" or dict(key).get("approximate") == b"tanh")
         return self.function((op, key), list(args))
@@ -256,6 +258,16 @@ class Real:
         others = list(args)[::-1]
         is_known = any(all(a.apart(b) == 0 for a, b in zip(each, others, strict=True)) for each, _ in known)
         return self.function((op, ()), others if is_known else list(args))
+
+    def _picked(self, condition: Poly, one: Poly, other: Poly) -> Poly:
+        """One of two numbers: of two that are compared, the smaller or the larger."""
+        for op in ("Less", "LessOrEqual"):
+            for pair, atom in self._functions.get(((op, ()), 2), []):
+                for wanted, name in ((pair, "Min"), (pair[::-1], "Max")):
+                    is_same = one.apart(wanted[0]) == other.apart(wanted[1]) == 0
+                    if is_same and condition.parts == {(atom,): (1.0, 1.0)}:
+                        return self._either(name, [one, other])
+        return self.function(("Where", ()), [condition, one, other])
 
     def _power(self, base: Poly, exponent: Poly) -> Poly:
         value = exponent.parts.get((), (0.0, 0.0))[0]

@@ -65,6 +65,17 @@ UNDEFINED = {
     "aten.linalg_cond.p_str": "a singular matrix has the number infinity or 1 by a rounding; drawn calls are compared",
     "aten.logit_backward.default": "at -0 the vectorized kernel of eager PyTorch gives another infinity than its scalar one; drawn calls are compared",
 }  # fmt: skip
+KERNELS = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": "PyTorch's definition compares each row with minus infinity, for rows that are masked whole",
+    "aten._weight_norm_interface_backward.default": "PyTorch has no definition but a kernel, and four tensors are too many for all small arrays",
+    "aten.adaptive_max_pool3d.default": "PyTorch has no definition but a kernel, and windows of 3 axes are too large for all small arrays",
+    "aten.fractional_max_pool2d.default": "PyTorch has no definition but a kernel, whose windows lie where drawn samples put them",
+    "aten.grid_sampler_2d_backward.default": "PyTorch has no definition but a kernel, of places that are rounded and compared",
+    "aten.grid_sampler_3d_backward.default": "PyTorch has no definition but a kernel, of places that are rounded and compared",
+    "aten.max_pool3d_with_indices.default": "PyTorch has no definition but a kernel, and windows of 3 axes are too large for all small arrays",
+    "aten.resize.default": "numbers behind those that are given are what memory holds",
+}  # fmt: skip
+"""The reason of an entry that is algebra and has no proof."""
 ONE_NODE = "one node of the same name or meaning: nothing to prove"
 UNDRAWN = "no node or no small call is drawn: the operator database compares it"
 ELSEWHERE = "this version of PyTorch does not have it"
@@ -185,7 +196,8 @@ def row_of(overload: torch._ops.OpOverload, family: str, is_offered: Callable[..
             if kind:
                 row.kinds[kind] += 1
                 row.proved.append((call, model, kind))
-    row.why = NOT_ALGEBRA.get(family, UNPROVED)
+    why = KERNELS.get(row.overload)
+    row.why = f"{why}; drawn calls are compared" if why else NOT_ALGEBRA.get(family, UNPROVED)
     return row
 
 

@@ -11,7 +11,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from studies.proving.algebra import Poly, Unproved
+from studies.proving.algebra import Exact, Poly, Unproved
 from studies.proving.graphs import Graph, objects
 
 aten = torch.ops.aten
@@ -71,6 +71,8 @@ class Eager(Graph):
             return self._element(_ELEMENTS[name], args, kwargs)
         if name == "rsqrt":
             return self._element("Reciprocal", [self._element("Sqrt", args, {})], {})
+        if name == "log1p" and not isinstance(self.algebra, Exact):
+            return self._element("Log", [self._element("Add", [args[0], 1.0], {})], {})
         if name in ("clamp", "clamp_min", "clamp_max"):
             low, high = {
                 "clamp": (*args[1:], None, None)[:2],

@@ -42,7 +42,7 @@ def attest_command(
     It is an in-toto statement with digests of the file, its external data and its source, what was compared, and the verdict.
     Sign it with your own tool.
     """
-    from fx2onnx.cli.progress import Stages
+    from fx2onnx.cli.progress import Stages, line
     from fx2onnx.functions import attest
     from fx2onnx.proof.statement import statement_path
 
@@ -61,6 +61,8 @@ def attest_command(
         print_json(found)
     elif not quiet:
         _show(place, found)
+        if check:
+            line("checked", "digests" if source is None else f"digests, and weights and results of {source}")
 
 
 _DEFAULTS = {name: field.default for name, field in Options.__dataclass_fields__.items()}
@@ -76,7 +78,7 @@ def _show(place: Path, statement: dict[str, Any]) -> None:
     source, verdict = predicate["source"], predicate["verdict"]
     if source is not None:
         line("source", source.get("spec") or source["name"])
-    line("verdict", "none: nothing was compared" if verdict is None else "agrees" if verdict["ok"] else "differs")
+    line("verdict", "none: nothing had been compared" if verdict is None else "agrees" if verdict["ok"] else "differs")
 
 
 MOST_NODES = 20

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.spans import Call, reaches_zero
+from fx2onnx.proof.spans import Call, Interval, reaches_zero
 
 _DOMAINS = {
     "Log": (0.0, np.inf), "Sqrt": (0.0, np.inf), "Acos": (-1.0, 1.0), "Asin": (-1.0, 1.0), "Atanh": (-1.0, 1.0), "Acosh": (1.0, np.inf),
@@ -31,7 +31,7 @@ def _inside(call: Call) -> None:
     x, (low, high) = call.span(0), _DOMAINS[call.op_type]
     least, most = x.lowest.min(initial=np.inf), (x.high + x.error).max(initial=-np.inf)
     told = "a negative number" if low == 0 else f"a number outside of {low:g} to {high:g}"
-    told += f" gives NaN: it is from {x.low.min(initial=np.inf):.6g}" + (f" to {x.high.max():.6g}" if low else "")
+    told += f" gives NaN: {_ends(x)}"
     if least < low or most > high:
         call.notes.append(("nan", f"{call.op_type} of {told}"))
     elif call.op_type in _POLES and (least == low or most == high):
@@ -42,7 +42,14 @@ def _inside(call: Call) -> None:
 def _divided(call: Call) -> None:
     x = call.span(0 if call.op_type == "Reciprocal" else 1)
     if reaches_zero(x).any():
-        call.notes.append(("division", f"a divisor can be 0: it is from {x.low.min():.6g} to {x.high.max():.6g}"))
+        call.notes.append(("division", f"a divisor can be 0: {_ends(x)}"))
+
+
+def _ends(x: Interval) -> str:
+    """The bounds of an operand, and how far rounding may move it where they alone do not show the fault."""
+    low, high, off = (float(each.max(initial=-np.inf)) for each in (-x.low, x.high, x.error))
+    told = f"it is from {-low:.6g} to {high:.6g}"
+    return told if off <= 1e-3 * min(abs(low), abs(high)) else f"{told}, and rounding may move it by {off:.3g}"
 
 
 def _raised(call: Call) -> None:

@@ -310,7 +310,8 @@ def inverse_of(call: Call, x: Interval) -> Interval:
     nearest = np.minimum(np.abs(x.low), np.abs(x.high))
     floats = np.where(x.low > 0, x.lowest, nearest - x.error)
     low, high = np.where(is_open, -np.inf, 1 / x.high), np.where(is_open, np.inf, 1 / x.low)
-    error = np.where(x.error == 0, 0.0, x.error / (nearest * floats))
+    most = np.maximum(1 / nearest, 1 / floats)  # both have one sign
+    error = np.where(x.error == 0, 0.0, np.minimum(x.error / (nearest * floats), most))
     made = Interval.between(low, high, np.where(is_open, np.inf, error))
     made = Interval(made.low, made.high, made.error + call.rounded(made.size + made.error))
     return made.above(np.zeros(()), x.lowest)
@@ -341,13 +342,16 @@ def _rising(call: Call) -> Interval:
     rest = [call.constant(index).astype(np.float64) if call.has(index) else None for index in range(1, len(call.args))]
     low, high = call.run(x.low, *rest)[0], call.run(x.high, *rest)[0]
     low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
-    slope = _RISING[call.op_type](x.low - x.error, x.high + x.error)
+    slope = _RISING[call.op_type](np.minimum(x.lowest, x.low), x.high + x.error)
     error = np.where(x.error == 0, 0.0, x.error * slope)
     made = Interval.between(low, high, error)
     count = 0.0 if call.op_type in ("Relu", "Clip") else ULPS
-    return Interval(made.low, made.high, made.error + call.rounded(made.size, count) if count else made.error)
+    made = Interval(made.low, made.high, made.error + call.rounded(made.size, count) if count else made.error)
+    return made.above(np.zeros(())) if call.op_type in _POSITIVE else made
 
 
+_POSITIVE = frozenset(["Exp", "Sigmoid", "Softplus", "Relu", "HardSigmoid"])
+"""Functions whose floats are never negative, whatever rounding does."""
 RULES.update(dict.fromkeys(_RISING, _rising))
 
 

@@ -35,11 +35,17 @@ LINEAR = {
             *("aten._adaptive_avg_pool2d_backward.default", "aten._upsample_nearest_exact3d_backward.default"),
             *("aten.adaptive_max_pool2d_backward.default", "aten.affine_grid_generator.default"),
             *("aten.avg_pool2d_backward.default", "aten.replication_pad2d_backward.default"),
-            "aten.upsample_trilinear3d_backward.default",
+            *("aten.upsample_trilinear3d_backward.default", "aten.avg_pool2d.default"),
         ),
         (0,),
     ),
-    "aten.conv_transpose3d.input": (0, 1),
+    **dict.fromkeys(
+        (
+            *("aten.conv_transpose3d.input", "aten.conv2d.padding", "aten.slow_conv_dilated2d.default"),
+            "aten.slow_conv_transpose2d.default",
+        ),
+        (0, 1),
+    ),
 }
 """The tensors in each of which the results of an overload are linear, whatever the others hold."""
 LINEAR_OPS = frozenset(

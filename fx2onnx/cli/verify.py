@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fx2onnx.judge import Effort
     from fx2onnx.judge.verdict import Verdict
     from fx2onnx.sources import Source
+    from fx2onnx.verify.locating.first_wrong import FirstWrong
 
 
 @reports_errors
@@ -220,22 +221,23 @@ def locate_command(
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
             reference = with_inputs(options.resolve_source(source, **sample), given or [], model)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ExportWarning)
+        with warnings.catch_warnings(record=True, action="always", category=ExportWarning) as caught:
             own = reference.module, reference.args, reference.kwargs
             found = stages.call("compare node by node", lambda: locate(model, *own, engines=engine, dump=dump, **asked))
-    notes = [] if dump is None else [str(each.message) for each in caught if each.category is ExportWarning]
+    notes = [str(each.message) for each in caught if each.category is ExportWarning and dump is not None]
     if found is not None and case is not None:
         found.write_case(case, weights=case_weights)
     if found is not None and faults is not None:
         add_entries(found.faults, faults)
     if json_output:
-        wrong = None if found is None else found.as_dict()
-        print_json({"file": str(model), "source": source, "first_wrong": wrong, "warnings": notes})
+        print_json({"file": str(model), "source": source, "first_wrong": found and found.as_dict(), "warnings": notes})
     elif found is not None or not quiet:
-        right = (
-            f"{model} agrees with eager PyTorch" if dump is None else f"{dump}: each value follows from those before it"
-        )
-        print_text("".join(f"{line}\n" for line in (*notes, right if found is None else found.describe())))
+        print_text("".join(f"{line}\n" for line in (*notes, _told(found, model, dump))))
     if found is not None:
         raise typer.Exit(VerificationError.exit_code)
+
+
+def _told(found: FirstWrong | None, model: Path, dump: Path | None) -> str:
+    if found is not None:
+        return found.describe()
+    return f"{model} agrees with eager PyTorch" if dump is None else f"{dump}: each value follows from those before it"

@@ -164,7 +164,7 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
     beyond = [
         spec
         for spec, row in known.items()
-        if SPECS[spec] == "CNN" and (row.get("least") or 0) > MOST[True] * row["measured"]
+        if SPECS[spec] == "CNN" and (row.get("least") or 0) > MOST[True] * row["measured"] > 0
     ]
     return "\n".join(
         [
@@ -188,8 +188,8 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
             "interval cannot keep from zero.",
             "",
             "*At one input* is what rounding may come to at one input in the ranges where sums are taken in any order: each weighted sum is off by its",
-            "worst, and gradients say how far that moves an output, to first order. No bound for all orders of sums can be smaller, however it is",
-            f"derived: it is more than 1,000 times the measured rounding in {len(beyond)} of {cnns} CNNs, since roundings of one order cancel.",
+            "worst, and gradients say how far that moves an output, to first order. No bound that takes each sum at its worst can be",
+            f"smaller: it is more than 1,000 times the measured rounding in {len(beyond)} of {cnns} CNNs, since roundings of one order cancel.",
             "",
             "| model | kind | measured | at one input | bound | bound by measured | too wide from | explodes at | s |",
             "|---|---|---:|---:|---:|---:|---|---|---:|",

@@ -51,8 +51,13 @@ def cast_arguments(
     ]
     if not tensors or func._schema.name == "aten::to":
         return args
-    with _FirstCasts(tensors) as casts:
-        func(*fakes, **fake_kwargs)
+    mode = tracer.values.fake_mode
+    mode.runs_operator = True  # what it asks of its operands is not asked by forward
+    try:
+        with _FirstCasts(tensors) as casts:
+            func(*fakes, **fake_kwargs)
+    finally:
+        mode.runs_operator = False
     return tuple(_cast(tracer, arg, casts.dtypes) for arg in args) if casts.dtypes else args
 
 

@@ -10,14 +10,27 @@ import torch
 from tests.capture.recorded import calls, info, recorded
 
 
-def test_arguments_are_cast_as_autocast_does() -> None:
+@pytest.mark.parametrize(
+    ("one", "two", "expected"),
+    [
+        ((2, 3), (3, 4), (2, 4)),
+        ((5, 2, 3), (3, 4), (5, 2, 4)),
+        ((5, 2, 3), (5, 3, 4), (5, 2, 4)),
+        ((5, 2, 3), (3,), (5, 2)),
+        ((3,), (5, 3, 4), (5, 4)),
+    ],
+    ids=str,
+)
+def test_arguments_are_cast_as_autocast_does(
+    one: tuple[int, ...], two: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
     def product(x: Any, y: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16):
             return x @ y
 
-    tracer, result = recorded(product, (2, 3), (3, 4))
+    tracer, result = recorded(product, one, two)
     assert calls(tracer) == ["to.dtype", "to.dtype", "matmul.default"]
-    assert tracer.values.node_of(result).meta["val"] == info(2, 4, dtype=torch.bfloat16)
+    assert tracer.values.node_of(result).meta["val"] == info(*expected, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ notes which of its arguments are cast before any other operator runs.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.torchcompat.dispatch import TorchDispatchMode
+from fx2onnx.torchcompat.fake_tensors import DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
@@ -54,8 +56,13 @@ def cast_arguments(
     mode = tracer.values.fake_mode
     mode.runs_operator = True  # what it asks of its operands is not asked by forward
     try:
-        with _FirstCasts(tensors) as casts:
-            func(*fakes, **fake_kwargs)
+        with (
+            _FirstCasts(tensors) as casts,
+            contextlib.suppress(DynamicOutputShapeException, DataDependentOutputException),
+        ):
+            func(
+                *fakes, **fake_kwargs
+            )  # the casts come first: a result that data decides is for whoever records the call
     finally:
         mode.runs_operator = False
     return tuple(_cast(tracer, arg, casts.dtypes) for arg in args) if casts.dtypes else args

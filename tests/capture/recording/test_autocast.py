@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.capture.recorded import calls, info, recorded
+from tests.support import check
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,15 @@ def test_lists_are_cast_too() -> None:
     assert result.dtype == torch.float32, "cat widens to the widest of its tensors"
     assert calls(tracer)[-1] == "cat.default"
     assert calls(tracer).count("to.dtype") == 3
+
+
+@pytest.mark.long
+def test_rows_that_data_picks() -> None:
+    layer = torch.nn.Linear(4, 4)
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return layer(x[x[:, 0] > 0]).float()
+
+    samples = [(torch.randn(size, 4),) for size in (6, 3, 9)]
+    check(rows, samples[0], others=samples[1:], dynamic_shapes=({0: "rows"},), rtol=0.05, atol=0.05)

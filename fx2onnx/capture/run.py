@@ -171,7 +171,10 @@ def _run_module(
     attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
     if attempt.operators.compiling is not None:
         say_compiling()
-    install_assignment_hook(lambda tensor, value: road("writes").assign_data(tracer, tensor, value))
+    install_assignment_hook(
+        lambda tensor, value: road("writes").assign_data(tracer, tensor, value),
+        lambda tensor, value: id(tensor) in tracer.values.names and road("writes").read_data(tracer, tensor, value),
+    )
     install_tensor_hooks(tracer.answer)
     put_name(THREAD, "tracer", tracer)
     note_symbolics(tracer.symbolics)

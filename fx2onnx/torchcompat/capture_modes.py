@@ -43,9 +43,11 @@ def _on_leaves(branch: Callable[..., object], structure: pytree.TreeSpec) -> Cal
 _ASSIGNED = "an assignment makes the tensor one over other memory, which no operator shows"
 
 
-def install_assignment_hook(assigned: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+def install_assignment_hook(
+    assigned: Callable[[torch.Tensor, torch.Tensor], bool], read: Callable[[torch.Tensor, torch.Tensor], object]
+) -> None:
     """Watch assignments: until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows;
-    nothing is assigned where it says that this is no change.
+    nothing is assigned where it says that this is no change. ``read(x, y)`` is called where ``y = x.data`` is read.
     """
     plain: GetSetDescriptorType = vars(torch._C.TensorBase)["data"]
     thread = threading.get_ident()
@@ -54,7 +56,13 @@ def install_assignment_hook(assigned: Callable[[torch.Tensor, torch.Tensor], boo
         if threading.get_ident() != thread or assigned(self, value):
             plain.__set__(self, value)
 
-    put_name(torch.Tensor, "data", property(plain.__get__, replace), _ASSIGNED)
+    def show(self: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = plain.__get__(self)
+        if threading.get_ident() == thread:
+            read(self, value)
+        return value
+
+    put_name(torch.Tensor, "data", property(show, replace), _ASSIGNED)
 
 
 def say_compiling() -> None:

@@ -279,20 +279,46 @@ def test_refused(name: str, program: Program) -> None:
     assert caught.value.where is not None
 
 
-def test_data_of_a_parameter_stays_the_modules_own() -> None:
+class _Masked(torch.nn.Conv1d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data = self.weight.data * torch.tensor([1.0, 1.0, 0.0])
+        return super().forward(x)
+
+
+class _Rounded(torch.nn.Conv1d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen, kept = self.weight.detach(), self.weight.data
+        self.weight.data = kept.sign()
+        rounded = super().forward(x)
+        self.weight.data = self.weight.data * 2
+        doubled = super().forward(x)
+        self.weight.data = kept
+        return torch.cat([rounded, doubled, super().forward(x), seen.sum().expand_as(x[:, :1, 2:])], dim=1)
+
+
+@pytest.mark.parametrize(("kind", "changes"), [(_Masked, True), (_Rounded, False)])
+def test_data_of_a_parameter_stays_the_modules_own(kind: type[torch.nn.Conv1d], changes: bool) -> None:
+    module = kind(2, 3, 3)
+    before, numbers = module.weight.data_ptr(), module.weight.detach().clone()
+    samples = [(torch.randn(3, 2, 8),), (torch.randn(1, 2, 5),)]
+    result = check(module, samples[0], others=samples[1:], dynamic_shapes=[{0: "b", 2: "n"}])
+    assert any("changes the parameter weight" in each for each in result.report.warnings) is changes
+    assert module.weight.data_ptr() == before
+    assert torch.equal(module.weight, numbers)
+    module.weight.data = torch.zeros(3, 2, 3)
+    assert not module.weight.any()
+
+
+@pytest.mark.parametrize("value", [torch.zeros(3, 2), torch.zeros(2, 4, dtype=torch.float64)], ids=["shape", "dtype"])
+def test_data_of_another_type_is_refused(value: torch.Tensor) -> None:
     class Replaces(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.weight.data = self.weight.data * 2
-            return super().forward(x)
+            self.weight.data = value * x.sum().to(value.dtype)
+            return x @ self.weight.to(x.dtype).flatten()[:4]
 
-    module = Replaces(4, 2)
-    before = module.weight.data_ptr()
     with pytest.raises(fx2onnx.UserError) as caught:
-        fx2onnx.export(module, (torch.randn(3, 4),))
+        fx2onnx.export(Replaces(4, 2), (torch.randn(3, 4),))
     assert caught.value.code == "E103"
-    assert module.weight.data_ptr() == before
-    module.weight.data = torch.zeros(2, 4)
-    assert not module.weight.any()
 
 
 def test_a_module_that_is_moved_to_where_it_is() -> None:

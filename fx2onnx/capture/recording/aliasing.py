@@ -263,21 +263,34 @@ def _carry_back(
 
 
 def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bool:
-    """``tensor.data = value``: from now on the tensor is one over the memory of ``value``. Whether it was another before."""
+    """``tensor.data = value``: from now on the tensor is one over the memory of ``value``. Return whether the tensor itself is to have
+    it, too: a parameter or buffer of the module stays as it was.
+    """
     if _is_its_own(tracer.values, tensor, value):
         return False
-    if not tracer.values.fake_mode.holds(tensor) or any(
-        tensor is source.tensor for source in tracer.values.sources.values()
-    ):
-        raise tracer.values.refuse(
+    values, is_weight = tracer.values, not tracer.values.fake_mode.holds(tensor)
+    source = next((each for each in values.sources.values() if each.tensor is tensor), None)
+    is_alike = (value.dtype, dims_of(value)) == (tensor.dtype, dims_of(tensor))
+    if is_weight and source is not None and id(tensor) in values.names and is_alike and values.graph is values.root:
+        values.same_view(tensor, values.view_of(value))
+        values.written.setdefault(id(source.memory), values.where)
+        return False
+    if is_weight or source is not None:
+        raise values.refuse(
             "E103",
             "the .data of an input or weight is replaced",
             next="write into it with copy_, or use the new value under another name",
         )
-    tracer.values.same_view(tensor, tracer.values.view_of(value))
+    values.same_view(tensor, values.view_of(value))
     tracer.types.forget(tensor)
     tracer.values.fake_mode.forget_memory(tensor)
     return True
+
+
+def read_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """``value`` was read as ``tensor.data``: it is a view of the memory that a parameter or buffer has now."""
+    if id(tensor) in tracer.values.names:
+        tracer.values.same_view(value, tracer.values.view_of(tensor))
 
 
 def _is_its_own(values: Values, tensor: torch.Tensor, value: torch.Tensor) -> bool:

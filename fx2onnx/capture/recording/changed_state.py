@@ -68,9 +68,10 @@ def _written(tracer: Tracer, inputs: Iterable[GraphInput], held: dict[str, torch
                 continue
             name, kind = of_held[id(view.tensor)], "attribute"
             _rename(tracer, node, name)
-        found.append(
-            Mutation(name, kind, view.memory.present(), tracer.values.written[id(view.memory)], before.get(node))
-        )
+        weight = before.get(node)
+        after = view.memory.present() if weight is None else tracer.values.node_of(weight)
+        if after is not node:  # its .data may have been put back
+            found.append(Mutation(name, kind, after, tracer.values.written[id(view.memory)], weight))
     return found
 
 

@@ -364,7 +364,18 @@ def own(value: Value, is_owned: bool) -> Value:
         return [own(item, False) for item in value]
     if not isinstance(value, np.ndarray):
         return value
-    return np.ascontiguousarray(value).reshape(value.shape) if is_owned else np.array(value, order="C")
+    if is_owned and value.flags.c_contiguous:
+        return value
+    if value.ndim < 2 or value.shape[-1] < 256 or value.strides[-1] % 1024:
+        return np.array(value, order="C")
+    out = np.empty(value.shape, value.dtype)
+    for start in range(0, value.shape[-1], TURNED):
+        np.copyto(out[..., start : start + TURNED], value[..., start : start + TURNED])
+    return out
+
+
+TURNED = 16
+"""Columns of a transposed matrix that are copied at a time where rows of powers of two lie in the same places of the caches."""
 
 
 def _is_view(result: Array, args: Sequence[Value]) -> bool:

@@ -639,6 +639,38 @@ def test_a_convolution_of_no_samples(kind: str, channels: int, groups: int) -> N
     assert found.shape == ((0, 4, 3, 3) if kind == "Conv" else (0, 4, 15, 17))
 
 
+@pytest.mark.parametrize("shape", [(512, 300), (2, 256, 260), (260, 256)])
+def test_transposed_outputs(shape: tuple[int, ...]) -> None:
+    x = normal(*shape)
+    order = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+    given, _ = both([helper.make_node("Transpose", ["x"], ["y"], perm=order)], {"x": x}, {}, ["y"])
+    np.testing.assert_array_equal(given[0], x.transpose(order))
+    assert given[0].flags.c_contiguous
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max"])
+def test_elements_at_indices(axis: int, reduction: str) -> None:
+    x, rng = normal(4, 5, 3), np.random.default_rng(0)
+    places = rng.integers(-x.shape[axis], x.shape[axis], (3, 4, 2))
+    rows = rng.integers(-4, 4, (9, 1)) if reduction != "none" else np.array([[-1], [0]])
+    if reduction == "none":  # which of two writes to one place is the last, ONNX does not say
+        places = np.argsort(rng.random((3, 4, 2)), axis)
+    feeds = {"x": x, "p": places, "u": normal(3, 4, 2, seed=1), "r": rows, "v": normal(len(rows), 5, 3, seed=2)}
+    nodes = [
+        helper.make_node("GatherElements", ["x", "p"], ["g"], axis=axis),
+        helper.make_node("ScatterElements", ["x", "p", "u"], ["e"], axis=axis, reduction=reduction),
+        helper.make_node("ScatterND", ["x", "r", "v"], ["n"], reduction=reduction),
+    ]
+    agree(*both(nodes, feeds, {}, ["g", "e", "n"], opset=18))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_softmax_of_flattened_axes(axis: int) -> None:
+    nodes = [helper.make_node(op, ["x"], [op], axis=axis) for op in ("Softmax", "LogSoftmax")]
+    agree(*both(nodes, {"x": normal(3, 4, 70)}, {}, ["Softmax", "LogSoftmax"], opset=11))
+
+
 HALVES = {
     "Add": 2, "Sub": 2, "Mul": 2, "Div": 2, "Max": 2, "Less": 2, "Equal": 2, "Relu": 1, "Exp": 1, "Sqrt": 1, "Floor": 1,
     "Sigmoid": 1, "HardSwish": 1, "LeakyRelu": 1, "Gelu": 1,

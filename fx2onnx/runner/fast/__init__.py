@@ -103,10 +103,15 @@ def _form(kernel: Kernel, what: str) -> Any:
 
 def _prepare(kernel: Kernel, facts: Facts) -> Prepared | None:
     form = _form(kernel, "prepare")
-    made: Prepared | None = form(facts) if form is not None and kernel.since >= LEAST.get(kernel.op_type, 1) else None
+    made: Prepared | None = None
+    if form is not None and kernel.since >= LEAST.get(kernel.op_type, 1):
+        made = form(facts)
+    elif form is not None and facts.attrs.get("axis", 1) in (-1, len(facts.outputs[0][0]) - 1):
+        made = form(replace(facts, attrs={"axis": -1}))  # a single axis was flattened
     if made is None and kernel.prepare is not None:
         made = kernel.prepare(facts)
-    lines = _module("lines") if made is None and kernel.elementwise and any(map(_is_half, facts.inputs)) else None
+    is_of_floats = kernel.elementwise or kernel.op_type == "LayerNormalization"
+    lines = _module("lines") if made is None and is_of_floats and any(map(_is_half, facts.inputs)) else None
     return in_floats(kernel, facts, lines.from_half, lines.to_half) if lines is not None and lines.HAS_HALVES else made
 
 

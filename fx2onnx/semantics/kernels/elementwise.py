@@ -156,9 +156,9 @@ def _pow(a: Array, b: Array, out: Array) -> None:
         with contextlib.suppress(ArithmeticError, ValueError):  # NumPy rounds a power of one number otherwise than C
             out[...] = math.pow(a.item(), b.item())
             return
-    if b.size == 1 and a.dtype.kind == "f" and a.shape == out.shape and a is not out:
+    if b.size == 1 and a.dtype.kind in "fiu" and a.shape == out.shape and a is not out:
         power = float(b.reshape(()))
-        if power == 0.5:
+        if power == 0.5 and a.dtype.kind == "f":
             np.sqrt(a, out=out)
             return
         if power in (2.0, 3.0, 4.0):

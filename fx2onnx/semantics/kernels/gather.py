@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,16 @@ def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
     axis = check_axis(axis, x.ndim)
     if indices.ndim != x.ndim:
         raise ValueError(f"indices have {indices.ndim} axes, the data {x.ndim}")
-    return x[_element_index(x, wrapped(indices, x.shape[axis]), axis)]
+    grid = _element_index(x, wrapped(indices, x.shape[axis]), axis)
+    if x.dtype.hasobject or not x.size:
+        return x[grid]
+    steps = np.cumprod([1, *x.shape[:0:-1]])[::-1].tolist()
+    place = np.multiply(grid[axis], steps[axis], dtype=INT64)
+    for line, step in enumerate(steps):
+        if line != axis and grid[line].size > 1:
+            np.add(place, grid[line] * step, out=place)
+    result: Array = np.ascontiguousarray(x).reshape(-1).take(place, mode="clip")
+    return result
 
 
 def _element_index(x: Array, indices: Array, axis: int) -> tuple[Array, ...]:
@@ -96,10 +106,15 @@ def _scatter(y: Array, index: tuple[Array, ...], updates: Array, reduction: str)
     if reduction not in _COMBINE:
         raise ValueError(f"the reduction {reduction!r} is none of none, {', '.join(_COMBINE)}")
     if y.dtype in NARROW_FLOATS:
-        wide = y.astype(np.float32)
-        _COMBINE[reduction].at(wide, index, updates.astype(np.float32))
-        return wide.astype(y.dtype)
-    _COMBINE[reduction].at(y, index, updates)
+        return narrowed(_scatter(y.astype(np.float32), index, updates.astype(np.float32), reduction), y.dtype)
+    if y.size and updates.size:  # by one index a number NumPy takes a fifth of the time that it takes by several
+        row = math.prod(y.shape[len(index) :])
+        place = (
+            np.ravel_multi_index(np.broadcast_arrays(*index), y.shape[: len(index)]).reshape(-1, 1)
+            if index
+            else np.zeros((updates.size // row, 1), INT64)
+        )
+        _COMBINE[reduction].at(y.reshape(-1), (place * row + np.arange(row)).reshape(-1), updates.reshape(-1))
     return y
 
 

@@ -80,7 +80,7 @@ def layer_normalization(
 
     Shapes:   x [*, N1..Nk], weight, bias [N1..Nk]; out[0] as x; out[1], out[2] (if asked) [*, 1..1].
     Buffers:  out[0] may be x itself (the mean is taken before the first write); scratch of [*, 1..1].
-    Numerics: two-pass variance in float32 at least. Source: ONNX LayerNormalization-17.
+    Numerics: two-pass variance in float32 at least; narrow floats are rounded once, in the end. Source: ONNX LayerNormalization-17.
     """
     axis = check_axis(axis, x.ndim)
     y = out[0]
@@ -97,11 +97,8 @@ def layer_normalization(
     np.sqrt(variance, out=variance)
     rstd = np.divide(np.ones((), variance.dtype), variance)
     np.multiply(target, rstd, out=target)
-    if wide is not x:
-        target = widen(narrowed(target, x.dtype))
     np.multiply(target, widen(weight), out=target)
     if bias is not None:
-        target = target if wide is x else widen(narrowed(target, x.dtype))
         np.add(target, widen(bias), out=target)
     if wide is not x:
         y[...] = narrowed(target, x.dtype)

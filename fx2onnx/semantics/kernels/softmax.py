@@ -60,14 +60,11 @@ def _register(op_type: str, into: Callable[[Array, Array, int], None]) -> None:
     one_axis.__doc__ = f"out[0] = {into.__doc__}"
     kernel(op_type, 13, kind="into", infer=same_as_first, inplace=(0,))(one_axis)
 
-    def flattened(x: Array, *, axis: int = 1) -> Array:
-        flat = as_matrix(x, axis)
-        y = np.empty_like(flat)
-        into(flat, y, 1)
-        return y.reshape(x.shape)
+    def flattened(out: Outs, x: Array, *, axis: int = 1) -> None:
+        into(as_matrix(x, axis), as_matrix(out[0], axis), 1)
 
     flattened.__doc__ = f"{op_type} over all axes from ``axis`` on, taken as one."
-    kernel(op_type, 1)(flattened)
+    kernel(op_type, 1, kind="into", infer=same_as_first)(flattened)
 
 
 _register("Softmax", softmax_into)

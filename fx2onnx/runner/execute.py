@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -46,11 +47,15 @@ class Executor:
             for step in program.steps
             if step.bodies
         }
-        self.dying = dying_slots(program, set(self.feeds))
         self.constants: list[Value] = [slot.const for slot in program.slots]
         self.plans: dict[Signature, Plan | Trace] = {}
         self.lock = threading.Lock()
         self.use_plans = use_plans
+
+    @functools.cached_property
+    def dying(self) -> list[list[int]]:
+        """The slots that nothing reads after each step."""
+        return dying_slots(self.program, set(self.feeds))
 
     def run(self, feeds: Sequence[Value], observer: Observer | None = None) -> list[Value]:
         """The outputs for ``feeds``, which come in the order of ``self.feeds``; they share memory with nothing."""

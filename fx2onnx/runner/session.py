@@ -103,10 +103,8 @@ class InferenceSession:
             self._executor = Executor(self._program)
         slots = self._program.slots
         self._inputs = [_node_arg(slots[index].name, slots[index], fixed) for index in self._program.inputs]
-        self._output_names = names = [info.name for info in loaded.proto.graph.output]
-        self._output_args = [
-            _node_arg(name, slots[i], fixed) for name, i in zip(names, self._program.outputs, strict=True)
-        ]
+        self._output_names = [info.name for info in loaded.proto.graph.output]
+        self._output_args: list[NodeArg] | None = None
         self._optional = frozenset(slots[index].name for index in self._program.defaults)
         says_sizes = self._meta.producer_name == PRODUCER
         refuses = bool(self._options.config_int(REFUSE_TWO_SIZES, 0))
@@ -114,7 +112,6 @@ class InferenceSession:
         given = self._inputs, self._optional, fixed, conditions
         self._checker = FeedChecker(*given, says_sizes=says_sizes, refuses_two_sizes=refuses)
         self._lock = threading.Lock()
-        self._are_outputs_refined = False
         self._events: list[dict[str, Any]] = []
         self._profile_start_ns = start_ns
         self._is_profiling = self._options.enable_profiling
@@ -130,10 +127,11 @@ class InferenceSession:
     def get_outputs(self) -> list[NodeArg]:
         """The outputs; sizes that follow from the graph are numbers, also where the file has a name or nothing."""
         with self._lock:
-            if not self._are_outputs_refined:
-                self._output_args = self._refined(self._output_args)
-                self._are_outputs_refined = True
-        return list(self._output_args)
+            if self._output_args is None:
+                fixed, slots = self._checker.fixed, self._program.slots
+                names = zip(self._output_names, self._program.outputs, strict=True)
+                self._output_args = self._refined([_node_arg(name, slots[index], fixed) for name, index in names])
+            return list(self._output_args)
 
     def _refined(self, args: list[NodeArg]) -> list[NodeArg]:
         if all(arg.dims is not None and all(isinstance(dim, int) for dim in arg.dims) for arg in args):
@@ -265,7 +263,7 @@ class InferenceSession:
         """The memory of each output: the machine's own."""
         from fx2onnx.runner.devices import OrtMemoryInfo
 
-        return [OrtMemoryInfo() for _ in self._output_args]
+        return [OrtMemoryInfo() for _ in self._output_names]
 
     def get_input_epdevices(self) -> list[Any]:
         """The processor of each input: there is one."""

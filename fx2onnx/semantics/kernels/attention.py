@@ -193,14 +193,14 @@ def rotary_embedding(
 
     Shapes: x [B, H, S, D] or [B, S, H * D]; caches [P, R/2] with position_ids [B, S], else [B, S, R/2].
     """
-    heads = x if x.ndim == 4 else split_heads(x, num_heads, "X")
-    moved = heads.transpose(0, 2, 1, 3)
-    rotated = rotary_embedding_dim or moved.shape[3]
+    heads = split_heads(x, num_heads, "X")
+    batch, _, length, width = heads.shape
+    rotated = rotary_embedding_dim or width
     half = rotated // 2
     if sin_cache.shape != cos_cache.shape:
         raise ValueError(f"the caches differ in shape: {list(cos_cache.shape)} and {list(sin_cache.shape)}")
-    caches = moved.shape[:2] if position_ids is None else position_ids.shape
-    if caches != moved.shape[:2] or (position_ids is None and cos_cache.shape[:-1] != caches):
+    caches = (batch, length) if position_ids is None else position_ids.shape
+    if caches != (batch, length) or (position_ids is None and cos_cache.shape[:-1] != caches):
         raise ValueError(
             f"positions of {list(caches)} and caches of {list(cos_cache.shape)} do not fit {list(x.shape)}"
         )
@@ -210,18 +210,21 @@ def rotary_embedding(
         cos_cache, sin_cache = cos_cache[position_ids], sin_cache[position_ids]
     if cos_cache.shape[-1] != half:
         raise ValueError(f"caches of shape {list(cos_cache.shape)} do not fit {rotated} rotated features")
-    cos, sin = cos_cache[:, :, None, :], sin_cache[:, :, None, :]
-    turned, rest = moved[..., :rotated], moved[..., rotated:]
-    first, second = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
-    real, imaginary = cos * first - sin * second, sin * first + cos * second
-    if interleaved:
-        joined = np.stack([real, imaginary], axis=-1).reshape(turned.shape)
-    else:
-        joined = np.concatenate([real, imaginary], axis=-1)
-    y = np.concatenate([joined, rest], axis=-1) if rest.shape[3] else joined
-    if x.ndim == 3:
-        return y.reshape(x.shape)
-    return np.ascontiguousarray(y.transpose(0, 2, 1, 3))
+    cos, sin = cos_cache[:, None], sin_cache[:, None]
+    y = np.empty(x.shape, x.dtype)
+    target = split_heads(y, num_heads, "Y")
+    places = (slice(0, rotated, 2), slice(1, rotated, 2)) if interleaved else (slice(half), slice(half, rotated))
+    # x * cos + exchanged x * sin, as both run over whole rows
+    factors, exchanged = (np.empty((*shape, rotated), x.dtype) for shape in ((2, *cos.shape[:3]), heads.shape[:3]))
+    for place, other, sign in ((*places, -1), (*places[::-1], 1)):
+        factors[0][..., place] = cos
+        np.multiply(sin, np.asarray(sign, x.dtype), out=factors[1][..., place])
+        exchanged[..., place] = heads[..., other]
+    np.multiply(heads[..., :rotated], factors[0], out=target[..., :rotated])
+    np.multiply(exchanged, factors[1], out=exchanged)
+    np.add(target[..., :rotated], exchanged, out=target[..., :rotated])
+    target[..., rotated:] = heads[..., rotated:]
+    return y
 
 
 _UPDATE_RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}

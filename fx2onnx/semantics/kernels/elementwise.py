@@ -80,6 +80,8 @@ def each(function: Callable[..., Any], out: Array, *operands: Array) -> Call:
         operands = tuple(
             target if one is out else one.reshape(() if one.size == 1 != out.size else line) for one in operands
         )
+    if function is np.maximum or function is np.minimum:  # NumPy warns of their third place, which takes a microsecond
+        return functools.partial(function, *operands, out=target)
     return functools.partial(function, *operands, target)
 
 
@@ -339,6 +341,9 @@ def select(out: Array, condition: Array, x: Array, y: Array) -> None:
 
     Buffers: out may lie where y does.
     """
+    if condition.size * 16 <= out.size and (condition.all() or not condition.any()):
+        np.copyto(out, x if condition.all() else y)
+        return
     bits = _BITS.get(out.dtype.itemsize) if out.dtype.kind not in "OV" else None
     if bits is None:
         np.copyto(out, y)

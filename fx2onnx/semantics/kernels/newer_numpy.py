@@ -22,6 +22,4 @@ vecdot = cast("Callable[..., Array]", getattr(np, "vecdot", _vecdot))
 
 _umath = (getattr(np, "_core", None) or np.core).umath
 clip = cast("Callable[..., Array]", getattr(_umath, "clip", np.clip))
-"""The ufunc that ``numpy.clip`` calls after 1.3 us of Python: ``clip(x, low, high, out)``. ``numpy.maximum`` of few numbers takes as
-long, because it clears the floating-point flags.
-"""
+"""The ufunc that ``numpy.clip`` calls after 1.3 us of Python: ``clip(x, low, high, out)``."""

@@ -43,7 +43,7 @@ def _extreme(ufunc: Any, edge: str) -> Callable[[Array, Axes, bool], Any]:
         if axes == (x.ndim - 1,) and x.shape[-1] <= SHORT < x.size:
             total = x[..., 0].copy()
             for place in range(1, x.shape[-1]):
-                ufunc(total, x[..., place], total)
+                ufunc(total, x[..., place], out=total)
             return total[..., None] if keep else total
         return ufunc.reduce(x, axis=axes, keepdims=keep)
 

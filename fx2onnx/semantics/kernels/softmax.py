@@ -9,7 +9,7 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.elementwise import Outs
 from fx2onnx.semantics.registry import kernel, same_as_first
-from fx2onnx.semantics.types import NARROW_FLOATS, Array
+from fx2onnx.semantics.types import FLOAT32, NARROW_FLOATS, Array
 
 
 def check_axis(axis: int, rank: int) -> int:
@@ -29,7 +29,13 @@ def softmax_into(x: Array, y: Array, axis: int) -> None:
         return
     np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=y)
     np.exp(y, out=y)
-    np.divide(y, np.add.reduce(y, axis=axis, keepdims=True), out=y)
+    if (
+        y.dtype == FLOAT32 and axis in (-1, y.ndim - 1) and y.flags.c_contiguous
+    ):  # a product with ones takes a quarter of the time
+        total = np.dot(y.reshape(-1, y.shape[-1]), np.ones(y.shape[-1], FLOAT32)).reshape(*y.shape[:-1], 1)
+    else:
+        total = np.add.reduce(y, axis=axis, keepdims=True)
+    np.divide(y, total, out=y)
 
 
 def log_softmax_into(x: Array, y: Array, axis: int) -> None:

@@ -69,6 +69,7 @@ SIGNATURES = {
     "export_folder": (
         "(spec: str, output: str | os.PathLike[str], *, task: str = 'text-generation-with-past', "
         "cache: str = 'dynamic', kv: str | None = None, kv_calibration: Any = None, "
+        "drafter: str | None = None, "
         "logits: str = 'all', opset_version: int | None = None, "
         "target: str | None = None, fused: bool | None = None, "
         "quantize: Quantize | str | None = None, verify: bool = False, "

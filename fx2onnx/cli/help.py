@@ -25,7 +25,7 @@ RARE = frozenset([
     "attest", "state", "input_names", "output_names", "data_branches", "trust_source", "length_penalty",
     "num_return_sequences", "optimize", "explain", "attention", "write", "fail_if_slower", "speedscope", "image_size",
     "seq", "nms", "num_assistant_tokens", "stand_ins", "package", "layout",
-    "kv_calibration",
+    "kv_calibration", "drafter", "use_mtp",
     "no_repeat_ngram_size",
 ])  # fmt: skip
 """Parameters that few need."""

@@ -37,7 +37,7 @@ from fx2onnx.decoding.cache.module_state import (
 )
 from fx2onnx.decoding.probes import before_the_prompt
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, behind_layers
-from fx2onnx.manifest.names import BATCH, EMBEDDED, PAST, PAST_SIZE, PRESENT, SEQUENCE, TOTAL
+from fx2onnx.manifest.names import BATCH, EMBEDDED, HIDDEN, PAST, PAST_SIZE, PRESENT, SEQUENCE, TOTAL
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import Result, run_lightly
@@ -63,10 +63,11 @@ class CachedDecoder(torch.nn.Module):
         one_token: bool = False,
         given: Collection[str] = (),
         cells: Cells | None = None,
+        gives_hidden: bool = False,
     ) -> None:
         super().__init__()
         self._given = given
-        self._cells = cells
+        self._cells, self._gives_hidden = cells, gives_hidden
         self.model = model
         self.takes_one_token = one_token
         self._cache_argument = cache_argument
@@ -92,7 +93,8 @@ class CachedDecoder(torch.nn.Module):
         if self.takes_one_token and not is_holding(cache) and "attention_mask" in plain:
             seen = plain["attention_mask"][:, -1] != 0
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
-        return {"logits": result["logits"]} | {PRESENT + name: value for name, value in following.items()}
+        hidden = {HIDDEN: result[HIDDEN][-1]} if self._gives_hidden else {}
+        return {"logits": result["logits"]} | hidden | {PRESENT + name: value for name, value in following.items()}
 
     def _cache(self, plain: Mapping[str, torch.Tensor], states: dict[str, torch.Tensor]) -> object:
         """The cache before the tokens."""
@@ -108,7 +110,7 @@ class CachedDecoder(torch.nn.Module):
 
     def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, object]:
         """The model's arguments beside the cache."""
-        return dict(plain)
+        return dict(plain) | ({"output_hidden_states": True} if self._gives_hidden else {})
 
     def _kept(self, name: str, seen: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """The new state where the row's token is none of padding; models leave a single token's padding unmasked."""
@@ -179,6 +181,7 @@ def cached_decoder(
     past: int = _PAST_SAMPLE,
     rows: int = 1,
     cells: Cells | None = None,
+    gives_hidden: bool = False,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
@@ -186,7 +189,8 @@ def cached_decoder(
     cache; with ``width``, one that takes embedded tokens of so many
     numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
     ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the example's number of past
-    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook. ``cells``: in which keys and values are kept.
+    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook. ``cells``: in which keys and values are kept. ``gives_hidden``: the last
+    hidden states are outputs, too.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
@@ -196,10 +200,14 @@ def cached_decoder(
         raise no_cache(model)
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(_PROMPT_SAMPLE if whole_prompt else 4)
     if whole_prompt:
-        module: CachedDecoder = WholePrompt(model, cache_argument, layout, cells=cells).eval()
+        module: CachedDecoder = WholePrompt(
+            model, cache_argument, layout, cells=cells, gives_hidden=gives_hidden
+        ).eval()
         kwargs, shapes = _prompt_inputs(*text_inputs(model, layout, batch, new, past=0))
     else:
-        module = CachedDecoder(model, cache_argument, layout, one_token=one_token, cells=cells).eval()
+        module = CachedDecoder(
+            model, cache_argument, layout, one_token=one_token, cells=cells, gives_hidden=gives_hidden
+        ).eval()
         kwargs, shapes = text_inputs(model, layout, batch, new, past)
     if width is not None:
         del kwargs["input_ids"]

@@ -88,6 +88,7 @@ def assemble(
     *,
     cache: str = "dynamic",
     prompts: Mapping[str, object] | None = None,
+    drafter: str | None = None,
     in_place: bool = True,
     logits: str = "all",
     **sizes: Any,
@@ -125,7 +126,9 @@ def assemble(
         parts = [FolderPart(MODEL_FILE, [lambda: source])]
     else:
         images = not task.startswith("text-generation")
-        parts = cached_parts(source, cache, prompts=prompts, in_place=in_place, logits=logits, images=images)
+        parts = cached_parts(
+            source, cache, prompts=prompts, drafter=drafter, in_place=in_place, logits=logits, images=images
+        )
     return Assembly(cast(Model, source.module), parts, folder, source.origin, gguf)
 
 
@@ -148,6 +151,7 @@ def cached_parts(
     cache: str = "dynamic",
     *,
     prompts: Mapping[str, object] | None = None,
+    drafter: str | None = None,
     in_place: bool = True,
     logits: str = "all",
     images: bool = True,
@@ -158,6 +162,7 @@ def cached_parts(
     ``dynamic``, with fused attention where the model has such) or one of ``CELLS`` (as ``dynamic``, with keys and values in
     8 bits, whose constant scales are calibrated on ``prompts``).
     ``logits`` are ``all``, or ``last``: of the last position alone.
+    ``drafter``: ``mtp``, for the model's own head that drafts as one more file.
     Without ``images``, a model that takes them with its prompt becomes a model of text.
     Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """
@@ -165,7 +170,7 @@ def cached_parts(
         raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
     if logits not in ("all", "last"):
         raise UserError("E001", f"logits={logits!r} is not known", next="all or last")
-    request, note = FolderRequest(source, cache, in_place, logits, prompts, images), ""
+    request, note = FolderRequest(source, cache, in_place, logits, prompts, drafter, images), ""
     for model in {request.model, request.language}:
         set_use_cache(model.config, True)
     for recipe in RECIPES:
@@ -177,6 +182,9 @@ def cached_parts(
                     why="only decoders whose cache is one of keys and values of their tokens have",
                     next=f"leave out --kv {cache}",
                 )
+            if drafter and recipe is not plain_decoder:
+                why, step = "only decoders with a cache that grows have", "leave out --drafter"
+                raise UserError("E601", f"{type(request.model).__name__} has no drafting head", why=why, next=step)
             parts = recipe.parts(request)
             if not isinstance(parts, TextOnly):
                 return [replace(part, note=note) for part in parts] if note else parts

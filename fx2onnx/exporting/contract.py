@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 _KINDS: dict[str, Kind] = {
     names.DECODER_FILE: "decode", names.PROMPT_FILE: "prompt", names.ENCODER_FILE: "encoder",
-    names.EMBED_FILE: "embed", names.IMAGE_FILE: "image", names.AUDIO_FILE: "audio",
+    names.EMBED_FILE: "embed", names.IMAGE_FILE: "image", names.AUDIO_FILE: "audio", names.DRAFT_FILE: "draft",
 }  # fmt: skip
 _ROLES: dict[str, Role] = {
     names.IDS: "tokens", names.DECODER_IDS: "decoder_tokens", names.EMBEDDED: "embedded", names.MASK: "mask",
     names.POSITIONS: "positions", names.LENGTH: "length", names.LOGITS: "logits", names.LAST_STATES: "encoder_states",
-    names.ENCODER_STATES: "encoder_states", names.ENCODER_MASK: "encoder_mask", names.STREAM: "stream",
+    names.ENCODER_STATES: "encoder_states", names.ENCODER_MASK: "encoder_mask", names.STREAM: "stream", names.HIDDEN: "hidden",
+    names.HIDDEN_BEFORE: "hidden",
 }  # fmt: skip
 _GIVEN: dict[Kind, Role] = {"encoder": "handed_on", "embed": "beside", "image": "features", "audio": "features"}
 """The role of the outputs that have none by their name, by the kind of the graph."""

@@ -64,9 +64,7 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     if asked.is_for_genai:
         layouts.check_task(options.task)
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
-    assembly = assemble(
-        spec, options.task, cache=cache, prompts=options.prompts, in_place=in_place, logits=options.logits, **more
-    )
+    assembly = assemble(spec, options.task, in_place=in_place, **options.form(cache), **more)
     assembly = with_adapters(assembly, options.adapter_folders)
     more = {"packages": options.package, "layout": options.layout}
     return export_assembly(assembly, target, asked, engines=options.engines, origin=origin, **more)

@@ -216,6 +216,9 @@ class FolderOptions:
         repr=False,
         metavar="FILE.npz",
     )
+    drafter: str | None = option(
+        None, "mtp: with the model's own head that drafts tokens, for generate --use-mtp.", panel=OUTPUT
+    )
     logits: str = option("all", "Positions with logits: all or last.", panel=OUTPUT)
     adapters: Mapping[str, Any] | Sequence[str] = option(
         (),
@@ -268,6 +271,23 @@ class FolderOptions:
             step = f"ask for the task {self.task}-with-past, or merge one: hf:FOLDER?adapter=ADAPTER"
             raise UserError("E001", f"--adapters has no meaning for the task {self.task}", next=step)
         return folders
+
+    def form(self, cache: str) -> dict[str, Any]:
+        """The options of ``decoding.parts.assemble`` beside the source's; ``cache`` is ``cache_form``. Raises UserError E001, E302."""
+        return {"cache": cache, "prompts": self.prompts, "drafter": self._drafter(cache), "logits": self.logits}
+
+    def _drafter(self, form: str) -> str | None:
+        """``drafter``; ``form`` is that of the cache. Raises UserError E001 where options exclude each other."""
+        if self.drafter is None:
+            return None
+        check_choice("drafter", self.drafter, ("mtp",))
+        other = {"static": "--cache static", "grouped": "fused forms"}.get(form, "")
+        other = other or ("--logits last" if self.logits == "last" else "")
+        if not self.task.endswith("-with-past"):
+            other = f"--task {self.task}"
+        if other:
+            raise UserError("E001", f"--drafter and {other} exclude each other", next="leave out one of both")
+        return self.drafter
 
     @property
     def with_opset(self) -> ExportOptions:

@@ -23,10 +23,11 @@ from fx2onnx.generation.prompt import (
     rewritten,
     start_of,
 )
-from fx2onnx.generation.searches import DRAFTED, BeamSearch, CachedTokens, drafter_of, following
+from fx2onnx.generation.searches import DRAFTED, BeamSearch, CachedTokens, HeadDrafter, drafter_of, following
 from fx2onnx.generation.settings import Chooser, GenerateSettings, Rule, last_rules, rules_of, settings_of
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
+from fx2onnx.manifest.names import HIDDEN
 
 _LAST_POSITION = "last_position"  # among the states: the greatest number of any token's position [batch]
 _LENGTH = 20  # transformers' own default of max_length
@@ -60,7 +61,7 @@ def generate(
     the model and settings by transformers' names: do_sample, temperature, top_k, top_p, min_p, repetition_penalty,
     no_repeat_ngram_size, min_new_tokens, max_length, num_beams, length_penalty, early_stopping, num_return_sequences,
     stop_strings, streamer, seed, prefix_allowed_tokens_fn, logits_processor, stopping_criteria, assistant (a folder that drafts
-    tokens), num_assistant_tokens, adapter (the name of a LoRA adapter in the folder).
+    tokens), use_mtp (the folder's own head drafts), num_assistant_tokens, adapter (the name of a LoRA adapter in the folder).
 
     Returns: prompt and new tokens [batch, length + new], of an encoder-decoder the decoder's tokens; a torch tensor
     where ``input_ids`` (or another input) is one; the new text where text is given.
@@ -158,8 +159,9 @@ class _Run:
         tokens = [ids]
         if streamer is not None:
             streamer.put(self.handed(ids))
-        drafts = settings.assistant is not None
-        steps = self._drafted(ids, mask, states, fixed) if drafts else self._steps(ids, mask, states, fixed, rows)
+        steps = (
+            self._drafted(ids, mask, states, fixed) if settings.drafts else self._steps(ids, mask, states, fixed, rows)
+        )
         for step in steps:
             tokens.append(step[:, None])
             if on_token is not None:
@@ -220,7 +222,8 @@ class _Run:
     def _drafted(self, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]) -> Iterator[Array]:
         """``_steps`` for one row, with tokens that the assistant drafts."""
         model, stop, settings = self.model, self.stop, self.settings
-        assistant, ends, rules = drafter_of(model, settings.assistant), self._ends(), self._rules()
+        ends, rules = self._ends(), self._rules()
+        assistant = None if settings.use_mtp else drafter_of(model, settings.assistant)
         if len(ids) > 1:
             raise UserError("E001", "an assistant drafts for one prompt", next="generate the prompts one by one")
 
@@ -233,9 +236,12 @@ class _Run:
         def advance(folder: OpenedFolder, new: Array, seen: int, *more: Any) -> tuple[Array, dict[str, Any]]:
             return _advance(folder, _taker(folder, new, seen), new, *more)
 
-        start = start_of(assistant, {"input_ids": ids, "attention_mask": mask}, stop.max_new_tokens, {})
         target = CachedTokens(model, advance, mask, states, fixed, ids[:, :0])
-        drafter = CachedTokens(assistant, advance, mask, *start[2:], ids[:, :0])
+        if assistant is None:
+            drafter: CachedTokens | HeadDrafter = HeadDrafter.of(target)
+        else:
+            start = start_of(assistant, {"input_ids": ids, "attention_mask": mask}, stop.max_new_tokens, {})
+            drafter = CachedTokens(assistant, advance, mask, *start[2:], ids[:, :0])
         tokens, most = ids, ids.shape[1] + stop.max_new_tokens
         count = settings.num_assistant_tokens or DRAFTED
         for chosen, scores in following(target, drafter, ids, score, self.choose, count, most):
@@ -331,6 +337,8 @@ def _advance(
         }
         outputs = graph.run(graph.feeds(by_role, by_name))
         states = states | graph.following(outputs, model.main)
+        if HIDDEN in outputs:
+            states[HIDDEN] = outputs[HIDDEN]
     if places is not None:
         states[_LAST_POSITION] = places.max(axis=(0, 2))
     return as_array(outputs[form.output("logits")]), states

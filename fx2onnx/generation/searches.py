@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.engine import as_array
+from fx2onnx.generation.engine import Graph, as_array
 from fx2onnx.generation.opened import OpenedFolder
 from fx2onnx.generation.settings import Chooser, Rule, softmax
 from fx2onnx.judge.engines import Array
+from fx2onnx.manifest.names import HIDDEN
 
 DRAFTED = 5
 """Tokens that are drafted before they are checked."""
@@ -35,15 +36,8 @@ def drafter_of(model: OpenedFolder, assistant: Any) -> OpenedFolder:
         if not any(path.glob("**/*.onnx")):
             raise UserError("E302", f"there is no exported model in '{path}'", next="fx2onnx export-folder hf:DRAFTER")
         found = OpenedFolder(path, model.engine)
-    for folder, what in ((model, "model"), (found, "assistant")):
-        why = _unfit(folder)
-        if why:
-            raise UserError(
-                "E401",
-                f"the {what} '{folder.folder}' cannot generate with drafted tokens",
-                why=why,
-                next="leave out the assistant, or take decoders that keep keys and values of all tokens",
-            )
+    _check_fit(model, "model")
+    _check_fit(found, "assistant")
     sizes = [folder.main.outputs[folder.main.form.output("logits")].shape[-1] for folder in (model, found)]
     if sizes[0] != sizes[1]:
         raise UserError(
@@ -53,6 +47,17 @@ def drafter_of(model: OpenedFolder, assistant: Any) -> OpenedFolder:
             next="an assistant is a smaller model with the same tokenizer",
         )
     return found
+
+
+def _check_fit(folder: OpenedFolder, what: str) -> None:
+    why = _unfit(folder)
+    if why:
+        raise UserError(
+            "E401",
+            f"the {what} '{folder.folder}' cannot generate with drafted tokens",
+            why=why,
+            next="leave out the assistant, or take decoders that keep keys and values of all tokens",
+        )
 
 
 def _unfit(model: OpenedFolder) -> str:
@@ -75,19 +80,23 @@ class CachedTokens:
     states: dict[str, Any]
     fixed: Mapping[str, Any]
     tokens: Array
+    hidden: Array | None = None
+    """The last hidden states [1, length, width] of ``tokens``, where the graph gives them."""
 
     def logits(self, tokens: Array, count: int) -> Array:
         """Logits [count, vocabulary] after the last ``count`` of ``tokens``; the cache keeps what it has of them."""
-        most = min(self.tokens.shape[1], tokens.shape[1] - count)
-        same = self.tokens[0, :most] == tokens[0, :most]
-        kept = most if same.all() else int(same.argmin())
+        kept = self.shared(tokens, count)
         if kept < self.tokens.shape[1]:
-            self._cut(kept)
+            cut(self.model.main, self.states, kept)
         more = tokens.shape[1] - self.mask.shape[1]
         mask = np.concatenate([self.mask, np.ones((1, max(more, 0)), self.mask.dtype)], 1)[:, : tokens.shape[1]]
         found, self.states = self.advance(self.model, tokens[:, kept:], kept, mask, self.states, self.fixed)
         self.fixed = {name: value for name, value in self.fixed.items() if name in self.model.main.inputs}
         self.tokens = tokens
+        if HIDDEN in self.states:
+            hidden = as_array(self.states.pop(HIDDEN))
+            before = hidden[:, :0] if self.hidden is None else self.hidden[:, :kept]
+            self.hidden = np.concatenate([before, hidden], axis=1)
         if found.shape[1] < count:
             raise UserError(
                 "E401",
@@ -96,15 +105,72 @@ class CachedTokens:
             )
         return np.asarray(found[0, found.shape[1] - count :], np.float32)
 
-    def _cut(self, length: int) -> None:
-        for name, state in self.model.main.past.items():
-            assert state.axis is not None
-            part = np.split(as_array(self.states[name]), [length], state.axis)[0]
-            self.states[name] = self.model.main.value(name, np.ascontiguousarray(part))
+    def shared(self, tokens: Array, count: int) -> int:
+        """The number of first ``tokens`` that the cache has seen, all but the last ``count`` at most."""
+        most = min(self.tokens.shape[1], tokens.shape[1] - count)
+        same = self.tokens[0, :most] == tokens[0, :most]
+        return most if same.all() else int(same.argmin())
+
+
+def cut(graph: Graph, states: dict[str, Any], length: int) -> None:
+    """Keep the first ``length`` tokens of the cache of ``graph`` in ``states``."""
+    for name, state in graph.past.items():
+        assert state.axis is not None
+        part = np.split(as_array(states[name]), [length], state.axis)[0]
+        states[name] = graph.value(name, np.ascontiguousarray(part))
+
+
+@dataclass
+class HeadDrafter:
+    """The head of a model that drafts: of each token and the hidden state before it, the token behind. ``sure`` of the tokens in its
+    cache have the model's own hidden states; those of later ones are the head's.
+    """
+
+    target: CachedTokens
+    graph: Graph
+    states: dict[str, Any]
+    sure: int = 0
+    last: Array | None = None
+
+    @staticmethod
+    def of(target: CachedTokens) -> HeadDrafter:
+        """Raises UserError E401 for a folder that has no head, or cannot generate with drafted tokens."""
+        model = target.model
+        graph = model.graph("draft")
+        if graph is None or not model.main.form.output("hidden"):
+            what = f"the folder '{model.folder}' has no head that drafts tokens"
+            raise UserError("E401", what, next="fx2onnx export-folder hf:FOLDER -o OUT --drafter mtp")
+        _check_fit(model, "model")
+        return HeadDrafter(target, graph, graph.empty(1))
+
+    def logits(self, tokens: Array, _: int) -> Array:
+        """Logits [1, vocabulary] of the token behind ``tokens``."""
+        known, length = self.target.shared(tokens, 1), tokens.shape[1]
+        if known > self.sure:
+            assert self.target.hidden is not None
+            cut(self.graph, self.states, self.sure)
+            first, hidden = self.sure, self.target.hidden[:, self.sure : known]
+            self.sure = known
+        else:
+            assert self.last is not None
+            first, hidden = length - 2, self.last
+        padding = int((self.target.mask == 0).sum())
+        places = np.maximum(np.arange(first + 1, length) - padding, 0)[None]
+        by_role = {"tokens": tokens[:, first + 1 :], "hidden": hidden, "positions": places}
+        outputs = self.graph.run(self.graph.feeds(by_role, self.states))
+        self.states = self.graph.following(outputs, self.graph)
+        self.last = as_array(outputs[HIDDEN])[:, -1:]
+        return np.asarray(as_array(outputs[self.graph.form.output("logits")])[0, -1:], np.float32)
 
 
 def following(
-    target: CachedTokens, drafter: CachedTokens, tokens: Array, score: Score, choose: Chooser, count: int, most: int
+    target: CachedTokens,
+    drafter: CachedTokens | HeadDrafter,
+    tokens: Array,
+    score: Score,
+    choose: Chooser,
+    count: int,
+    most: int,
 ) -> Iterator[tuple[Array, Array]]:
     """The next tokens [1] one after the other, each with its scores; ``count`` are drafted at a time, of ``most`` in all."""
     while True:

@@ -41,6 +41,7 @@ class GenerateSettings:
         (), "End where the text has this string, repeatable.", "--stop", panel=SAMPLING, kind=list[str]
     )
     assistant: Any = option(None, "Folder of a smaller model that drafts tokens.", panel=SAMPLING, kind=str)
+    use_mtp: bool = option(False, "Draft tokens with the folder's own head.", panel=SAMPLING)
     num_assistant_tokens: int | None = option(None, "Tokens to draft before they are checked (5).", panel=SAMPLING)
     adapter: str | None = option(None, "Name of a LoRA adapter in the folder.", panel=SAMPLING)
     streamer: Any = None
@@ -48,6 +49,10 @@ class GenerateSettings:
     prefix_allowed_tokens_fn: Callable[[int, Any], Sequence[int]] | None = None
     logits_processor: Sequence[Callable[[Any, Any], Any]] = ()
     stopping_criteria: Sequence[Callable[[Any, Any], Any]] = ()
+
+    @property
+    def drafts(self) -> bool:
+        return self.use_mtp or self.assistant is not None
 
     @property
     def beams(self) -> int:
@@ -166,14 +171,15 @@ def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> Non
                     "do_sample=True or num_beams",
                 ),
                 (
-                    settings.assistant is not None and settings.copies > 1,
+                    settings.drafts and settings.copies > 1,
                     "drafted tokens of several sequences",
                     "leave out num_beams and num_return_sequences, or the assistant",
                 ),
+                (settings.use_mtp and settings.assistant is not None, "use_mtp with an assistant", "leave out one"),
                 (
-                    settings.assistant is None and settings.num_assistant_tokens is not None,
+                    not settings.drafts and settings.num_assistant_tokens is not None,
                     "num_assistant_tokens without an assistant",
-                    "assistant=FOLDER",
+                    "assistant=FOLDER, or use_mtp=True",
                 ),
                 (
                     settings.streamer is not None and settings.copies > 1,

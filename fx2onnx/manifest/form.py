@@ -17,20 +17,22 @@ from fx2onnx.files.folder_commit import MANIFEST, VERSION, FileEntry, is_member_
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.sizes.stated import SizeCondition, StatedCondition
 
-Kind: TypeAlias = Literal["forward", "decode", "prompt", "encoder", "embed", "image", "audio", "component"]
+Kind: TypeAlias = Literal["forward", "decode", "prompt", "encoder", "embed", "image", "audio", "draft", "component"]
 """The task of a graph. ``forward`` takes all tokens, without a cache; ``decode`` takes tokens and a cache; ``prompt``
 the first tokens, before ``decode``; ``encoder`` is that of an encoder-decoder, ``image`` and ``audio`` are encoders of
-media beside the text; ``embed`` puts their features among the embedded tokens. ``component``: a method of a component
+media beside the text; ``embed`` puts their features among the embedded tokens. ``draft`` predicts the token behind a token from
+the hidden state before it. ``component``: a method of a component
 of a diffusers pipeline; no other kind is beside it."""
 Role: TypeAlias = Literal[
     "tokens", "decoder_tokens", "embedded", "mask", "positions", "length", "logits",
-    "encoder_states", "encoder_mask", "handed_on", "media", "features", "stream", "beside", "token_mask", "adapter", "other",
+    "encoder_states", "encoder_mask", "handed_on", "media", "features", "stream", "beside", "token_mask", "adapter", "hidden",
+    "other",
 ]  # fmt: skip
 """The role of an input or output. ``length``: the number of tokens that a cache of fixed size holds. ``handed_on``:
 outputs of the encoder beside its states. ``media``: inputs of the caller beside the text. ``features``: outputs of the
 encoders of media. ``stream``: features with a row for each token, given or generated. ``beside``: outputs of ``embed``
 beside the embedded tokens. ``token_mask``: a mask with a row for each token, ones where the caller gives none.
-``adapter``: a part of a LoRA adapter, which a call may leave out. ``handed_on``, ``features`` and ``beside`` have the same name in the graph that gives them and in the one that takes
+``adapter``: a part of a LoRA adapter, which a call may leave out. ``hidden``: the last hidden states, which ``draft`` takes. ``handed_on``, ``features`` and ``beside`` have the same name in the graph that gives them and in the one that takes
 them."""
 Length: TypeAlias = Literal["past", "window", "own", "capacity", "constant"]
 """The size of a state's axis of tokens: as long as the past; at most a window; by a rule of the graph's own; as the

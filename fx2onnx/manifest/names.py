@@ -8,10 +8,12 @@ import re
 MODEL_FILE, DECODER_FILE, PROMPT_FILE = "model.onnx", "decoder_model.onnx", "prompt_model.onnx"
 ENCODER_FILE, EMBED_FILE = "encoder_model.onnx", "embed_tokens.onnx"
 IMAGE_FILE, AUDIO_FILE = "vision_encoder.onnx", "audio_encoder.onnx"
+DRAFT_FILE = "draft_model.onnx"
 
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 EMBEDDED, DECODER_IDS, LOGITS = "inputs_embeds", "decoder_input_ids", "logits"
 LENGTH, STREAM = "past_length", "audio_stream"
+HIDDEN, HIDDEN_BEFORE = "hidden_states", "previous_hidden_states"
 ENCODER_STATES, ENCODER_MASK, LAST_STATES = "encoder_hidden_states", "encoder_attention_mask", "last_hidden_state"
 HANDED_ON = "encoder_"
 """The prefix of the names of what an encoder gives and its decoder takes beside the states."""

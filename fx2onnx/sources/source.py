@@ -53,7 +53,7 @@ class Options:
     )
     with_processor: bool = option(
         False,
-        "Add the processor of an hf: folder.",
+        "Put the processor of an hf: folder in front.",
         panel=INPUTS,
     )
     nms: str | None = option(

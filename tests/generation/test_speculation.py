@@ -11,7 +11,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.searches import accepted
+from fx2onnx.generation.searches import HeadDrafter, accepted
 from fx2onnx.generation.settings import Chooser, GenerateSettings
 from fx2onnx.sources.seeding import seeded
 
@@ -144,3 +144,110 @@ def test_other_forms_of_the_model(more: dict[str, Any], pair: tuple[Path, Path],
         return
     wanted = fx2onnx.load(pair[0]).generate(PROMPT, max_new_tokens=12)
     np.testing.assert_array_equal(model.generate(PROMPT, max_new_tokens=12, assistant=pair[1]), wanted)
+
+
+def head_folder(path: Path, kind: str, **more: Any) -> tuple[Path, Any]:
+    """An exported checkpoint with an MTP head behind its layers, and the model."""
+    from safetensors.torch import load_file, save_file
+    from transformers.modeling_layers import MtpModel
+
+    routed = {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "n_group": 1,
+        "topk_group": 1,
+    }
+    config = transformers.AutoConfig.for_model(
+        kind,
+        **SIZES,
+        **routed,
+        num_hidden_layers=2,
+        num_key_value_heads=4,
+        first_k_dense_replace=1,
+        num_mtp_layers=1,
+        **more,
+    )
+    with seeded(3):
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        head = MtpModel(model, 1)
+        head.layers.apply(model._init_weights)
+        for weight in (*model.parameters(), *head.layers.parameters()):
+            weight.data *= 1.5 if weight.dim() > 1 else 1
+    model.save_pretrained(path / "in")
+    file, renames = path / "in" / "model.safetensors", (("mtp_block.", ""), ("post_norm", "shared_head.norm"))
+    state = load_file(file)
+    for name, value in head.layers[0].state_dict().items():
+        for old, new in renames:
+            name = name.replace(old, new)
+        state[f"model.layers.2.{name}"] = value.clone()
+    save_file(state, file, metadata={"format": "pt"})
+    done = fx2onnx.export_folder(f"hf:{path / 'in'}", path / "out", drafter="mtp", verify=True)
+    assert all(verdict.ok for verdict in done.verdicts.values())
+    return path / "out", (model, head)
+
+
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "more"), [("glm4_moe", {"head_dim": 8}), ("deepseek_v3", LATENT)])
+def test_a_head_of_the_model_drafts(
+    kind: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first logits are those of transformers' head; tokens are the same with drafts that are never, seldom and often right."""
+    place, (model, head) = head_folder(tmp_path, kind, **more)
+    ids = torch.from_numpy(PROMPT)
+    wanted = model.generate(ids, max_new_tokens=12, do_sample=False).numpy()
+    for engine in ("onnxruntime", "runner"):
+        loaded = fx2onnx.load(place, engine=engine)
+        found = loaded.generate(PROMPT, max_new_tokens=12, use_mtp=True, num_assistant_tokens=2)
+        np.testing.assert_array_equal(found, wanted)
+    with torch.no_grad():
+        behind = model(ids, output_hidden_states=True)
+        shifted = torch.cat([ids[:, 1:], behind.logits[:, -1:].argmax(-1)], 1)
+        cache = transformers.cache_utils.MtpCache(config=head.config)
+        expected = head(shifted, behind.hidden_states[-1], None, torch.arange(1, 6)[None], cache)[1][0, 0]
+    first: list[Any] = []
+    asked, calls, run = HeadDrafter.logits, [], loaded.main.run
+
+    def rigged(self: HeadDrafter, tokens: Any, count: int) -> Any:
+        """The right token at two of three places."""
+        scores = asked(self, tokens, count)
+        first.append(scores[0].copy())
+        length = tokens.shape[1]
+        scores[0, wanted[0, length] if length % 3 and length < wanted.shape[1] else 7] = 99
+        return scores
+
+    monkeypatch.setattr(HeadDrafter, "logits", rigged)
+    monkeypatch.setattr(loaded.main, "run", lambda feeds: calls.append(1) or run(feeds))  # type: ignore[func-returns-value]
+    found = loaded.generate(PROMPT, max_new_tokens=12, use_mtp=True, num_assistant_tokens=3)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_allclose(first[0], expected.numpy(), rtol=1e-4, atol=1e-5)
+    assert len(calls) < 8
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "why"),
+    [
+        ({"drafter": "mtp"}, "E601", "num_mtp_layers"),
+        ({"drafter": "eagle"}, "E001", "mtp"),
+        ({"drafter": "mtp", "logits": "last"}, "E001", "--logits last"),
+        ({"drafter": "mtp", "cache": "static"}, "E001", "--cache static"),
+    ],
+)
+def test_models_without_a_head_are_refused(options: dict[str, Any], code: str, why: str, tmp_path: Path) -> None:
+    spec = "hf:llama?hidden_size=32&num_attention_heads=4&num_hidden_layers=1&intermediate_size=32&vocab_size=60"
+    with pytest.raises(UserError, match=why) as caught:
+        fx2onnx.export_folder(spec, tmp_path / "out", **options)
+    assert caught.value.code == code
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long
+def test_a_folder_without_a_head_says_how_to_get_one(pair: tuple[Path, Path]) -> None:
+    model = fx2onnx.load(pair[0], engine="runner")
+    with pytest.raises(UserError, match="--drafter mtp"):
+        model.generate(PROMPT, use_mtp=True)
+    with pytest.raises(UserError, match="use_mtp with an assistant"):
+        model.generate(PROMPT, use_mtp=True, assistant=pair[1])

@@ -13,8 +13,9 @@ from fx2onnx.decoding.cache.calibration import Prompts, calibrated, measured
 from fx2onnx.decoding.cache.cells import Cells
 from fx2onnx.decoding.cache.grouped import grouped_decoder
 from fx2onnx.decoding.decoder import cached_decoder
+from fx2onnx.decoding.recipes.drafting_head import drafting_head
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
-from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.manifest.names import DRAFT_FILE, MODEL_FILE
 
 
 def fits(_: FolderRequest) -> bool:
@@ -29,7 +30,7 @@ def parts(request: FolderRequest) -> list[FolderPart]:
             return [request.part(MODEL_FILE, grouped_decoder(request.model, request.name, request.options))]
         except UserError as error:
             note = f"{MODEL_FILE} has plain attention: {error.why or error.what}"
-    make = partial(cached_decoder, request.model, request.name, request.options)
+    make = partial(cached_decoder, request.model, request.name, request.options, gives_hidden=bool(request.drafter))
     if request.cache not in CELLS:
         part = request.decoder_part(MODEL_FILE, make)
     else:
@@ -38,4 +39,7 @@ def parts(request: FolderRequest) -> list[FolderPart]:
         part = request.decoder_part(MODEL_FILE, partial(make, cells=cells))
         first = part.forms[0]()
         note = measured(request.model, cells, first.module, first.kwargs, prompts)
-    return [replace(part, note=note)] if note else [part]
+    parts = [replace(part, note=note)] if note else [part]
+    if request.drafter:
+        parts.append(request.part(DRAFT_FILE, drafting_head(request.model, request.name, request.options)))
+    return parts

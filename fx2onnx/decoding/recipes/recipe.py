@@ -91,6 +91,8 @@ class FolderRequest:
     """``last``: of the last position alone, where a graph takes many tokens."""
     prompts: Mapping[str, object] | None = None
     """Arrays of tokens that the scales of a rounded cache are calibrated on."""
+    drafter: str | None = None
+    """``mtp``: with the model's own head that drafts tokens."""
     images: bool = True
     """False for a model of text, made of one that takes images with its prompt."""
     options: Options = field(default_factory=Options)

@@ -27,6 +27,8 @@ class Config(Protocol):
 
     model_type: str
     vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
     num_codebooks: int
     audio_bos_token_id: int
     quantization_config: object

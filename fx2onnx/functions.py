@@ -50,7 +50,7 @@ def lint(model: Any, target: str = "onnxruntime", *, faults: Paths | None = None
     from fx2onnx.semantics.check import open_file
     from fx2onnx.semantics.reading.load import load_model
     from fx2onnx.targets.faults import add_table
-    from fx2onnx.targets.find import find
+    from fx2onnx.targets.form import find
     from fx2onnx.targets.lint import lint as findings_of
 
     asked = find(target)

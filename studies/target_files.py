@@ -27,7 +27,7 @@ from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.runner import InferenceSession
 from fx2onnx.sources import resolve
 from fx2onnx.sources.registry import names as names_of
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 from fx2onnx.targets.lint import lint
 from tools.target_kernels import installed
 from tools.target_nodes import Case

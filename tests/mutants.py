@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant("capture/branches/numbering.py", "self._drawn if draws else 0", "0", "tests/capture/test_at_one.py"),
     Mutant("capture/recording/meta_cache.py", "any(env.hint(what) != answer for", "any(False for", "tests/capture/recording/test_meta_cache.py"),
     Mutant("capture/observed.py", "if seen in varied:", "if False:", "tests/exporting/test_observed_calls.py"),
-    Mutant("sizes/facts.py", "low + more <= 0 <= high + more", "low + more <= 0", "tests/sizes/test_facts.py"),
+    Mutant("sizes/following.py", "low + more <= 0 <= high + more", "low + more <= 0", "tests/sizes/test_facts.py"),
     Mutant("sizes/solve.py", "first = remainders[gaps.index(max(gaps))]", "first = remainders[0]", "tests/sizes/test_solve.py"),
     # The ATen table and lowering.
     Mutant("aten_map/arithmetic.py", "if dtype in SMALL_INTEGERS:\n        left, right", "if False:\n        left, right", "tests/ops/test_math.py"),

@@ -23,7 +23,7 @@ import torch
 from typer.testing import CliRunner
 from fx2onnx.cli.main import app
 from fx2onnx.sources import names, resolve
-from fx2onnx.targets.find import find, names as targets
+from fx2onnx.targets.form import find, names as targets
 from fx2onnx import verify
 
 fx2onnx.export(torch.nn.Tanh(), (torch.ones(2),), "new.onnx", target="acme-rt-2.1")
@@ -136,7 +136,7 @@ from typer.testing import CliRunner
 from fx2onnx.cli.main import app
 from fx2onnx.runner import InferenceSession
 from fx2onnx.sources import resolve
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 
 @torch.library.custom_op("broken::op", mutates_args=())
 def op(x: torch.Tensor) -> torch.Tensor:

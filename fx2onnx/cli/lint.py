@@ -44,7 +44,7 @@ def lint_command(
     of range that an input in the ranges can cause. The exit code is 1 where there is a finding.
     """
     from fx2onnx.cli.progress import console
-    from fx2onnx.targets.find import DEFAULT, find
+    from fx2onnx.targets.form import DEFAULT, find
 
     asked = find(exported["target"] or DEFAULT)
     know_faults(faults)

@@ -26,7 +26,7 @@ from fx2onnx.irx.schema import require_opset
 from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translations import Translations, translations_of
 from fx2onnx.model_patches.library import LibraryPatches
-from fx2onnx.targets.find import chosen_opset
+from fx2onnx.targets.form import chosen_opset
 
 
 def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions) -> ExportResult:

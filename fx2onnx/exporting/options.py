@@ -18,7 +18,7 @@ from fx2onnx.capture.options import CaptureOptions, check_choice
 from fx2onnx.judge import Effort
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.targets.find import DEFAULT, GENAI, check_fused, chosen_opset, find
+from fx2onnx.targets.form import DEFAULT, GENAI, check_fused, chosen_opset, find
 
 if TYPE_CHECKING:
     from fx2onnx.files.safetensors import WeightFile

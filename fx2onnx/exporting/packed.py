@@ -20,7 +20,7 @@ from fx2onnx.lower.weights import tensor_pieces
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.quantize.schemes import FP4, NF4, Array, packed, unpacked
 from fx2onnx.sources.hf.packed_linear import PackedLinear
-from fx2onnx.targets.find import DEFAULT, find
+from fx2onnx.targets.form import DEFAULT, find
 from fx2onnx.targets.match import has_kernel, word_of
 
 D = ir.DataType

@@ -21,7 +21,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.quantize.schemes import Array, packed
 from fx2onnx.sources.hf.gguf_layers import BlockEmbedding, BlockLinear, BlockRows
-from fx2onnx.targets.find import DEFAULT, find
+from fx2onnx.targets.form import DEFAULT, find
 from fx2onnx.targets.match import has_kernel
 
 D = ir.DataType

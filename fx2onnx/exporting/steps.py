@@ -33,7 +33,7 @@ from fx2onnx.semantics.folding import Function
 from fx2onnx.semantics.types import Array
 from fx2onnx.steps.list import STEPS, Wanted
 from fx2onnx.steps.list import Step as ModelStep
-from fx2onnx.targets.find import DEFAULT, find
+from fx2onnx.targets.form import DEFAULT, find
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from onnx.inliner import inline_local_functions
 from fx2onnx.irx.inference import without_maps
 from fx2onnx.irx.names import source_of
 from fx2onnx.targets import faults
-from fx2onnx.targets.find import find
-from fx2onnx.targets.form import Target
+from fx2onnx.targets.form import Target, find
 
 if TYPE_CHECKING:
     from fx2onnx.judge.verdict import Verdict

@@ -16,8 +16,7 @@ from fx2onnx.optimize.weights import lacks_data
 from fx2onnx.precision.forms import HEAVY, READS_ANY, SEQUENCE, SUMS, Form, can_hold, form_of
 from fx2onnx.precision.options import LEAST, Precision
 from fx2onnx.precision.values import magnitudes
-from fx2onnx.targets.find import ANY, find
-from fx2onnx.targets.form import Target
+from fx2onnx.targets.form import ANY, Target, find
 
 D = ir.DataType
 FLOATS = (D.FLOAT, D.FLOAT16, D.BFLOAT16)

@@ -42,7 +42,7 @@ from fx2onnx.steps.opened import Opened, open_model
 from fx2onnx.steps.opset import convert_opset
 from fx2onnx.steps.result import LeftOut, OptimizeResult, Plan, Size, measured, opset_for
 from fx2onnx.steps.sizes import fix_sizes, in_dead_branches, parse_sizes, refuse_contradiction
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 
 MOST_LEFT_OUT = 8
 """Rewrites that are left out one after the other; then the file is written without any."""

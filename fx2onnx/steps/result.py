@@ -25,8 +25,7 @@ from fx2onnx.quantize.options import Quantize
 from fx2onnx.steps.coarser import Drawn
 from fx2onnx.steps.list import Wanted
 from fx2onnx.steps.opened import Opened
-from fx2onnx.targets.find import DEFAULT, chosen_opset, find
-from fx2onnx.targets.form import Target
+from fx2onnx.targets.form import DEFAULT, Target, chosen_opset, find
 
 
 @dataclass

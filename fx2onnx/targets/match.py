@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from fx2onnx.irx.schema import GRAPH_BEARING
 from fx2onnx.semantics.schemas import onnx_schema
-from fx2onnx.targets.find import MICROSOFT, find
-from fx2onnx.targets.form import RuntimeKernel, Target
+from fx2onnx.targets.form import MICROSOFT, RuntimeKernel, Target, find
 
 MODE = onnx.defs.OpSchema.AttrType
 OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional

@@ -15,7 +15,7 @@ import fx2onnx
 from fx2onnx.base.errors import CODES, UserError
 from fx2onnx.base.metadata import DOCS
 from fx2onnx.generation.settings import GenerateSettings, settings_of
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 

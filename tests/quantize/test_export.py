@@ -18,7 +18,7 @@ import fx2onnx
 from fx2onnx import Quantize, verify
 from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.quantize.model import plan_for
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 from tests.quantize.modules import DYNAMIC, SAMPLE, Net
 
 CASES = [

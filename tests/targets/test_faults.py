@@ -21,7 +21,7 @@ import fx2onnx
 from fx2onnx import verify
 from fx2onnx.runner import InferenceSession
 from fx2onnx.targets import faults
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 
 RUN = """
 import sys, numpy, onnxruntime

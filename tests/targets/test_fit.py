@@ -18,7 +18,7 @@ from torch.nn import functional
 import fx2onnx
 from fx2onnx import verify
 from fx2onnx.base.errors import UserError
-from fx2onnx.targets import find
+from fx2onnx.targets import form
 from fx2onnx.targets.form import numbers
 
 HALF = (torch.float16, torch.bfloat16)
@@ -237,13 +237,13 @@ def test_without_a_release_files_are_for_the_one_that_is_installed(
         return installed
 
     monkeypatch.setattr("importlib.metadata.version", version)
-    find.find.cache_clear()
+    form.find.cache_clear()
     try:
-        newest = max(find._table("onnxruntime")["releases"], key=numbers)
-        assert find.find("onnxruntime").release == (newest if release == "newest" else release)
-        assert find.find("onnxruntime-1.19").release == "1.19"
+        newest = max(form._table("onnxruntime")["releases"], key=numbers)
+        assert form.find("onnxruntime").release == (newest if release == "newest" else release)
+        assert form.find("onnxruntime-1.19").release == "1.19"
     finally:
-        find.find.cache_clear()
+        form.find.cache_clear()
 
 
 @pytest.mark.parametrize("opset", [18, 21, 23, 24])

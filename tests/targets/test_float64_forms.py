@@ -17,8 +17,8 @@ from torch.nn import functional
 
 import fx2onnx
 from fx2onnx import runner
-from fx2onnx.targets.find import find
 from fx2onnx.targets.fit import fit
+from fx2onnx.targets.form import find
 
 TYPES = {np.dtype(np.float64): TensorProto.DOUBLE, np.dtype(np.int64): TensorProto.INT64, np.dtype(np.int32): 6}
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from torch.nn import functional
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 
 HEADS, WIDTH = 2, 8
 

@@ -16,9 +16,8 @@ from torch import nn
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.targets import match
-from fx2onnx.targets.find import chosen_opset, find, names
 from fx2onnx.targets.fit import fit
-from fx2onnx.targets.form import Target
+from fx2onnx.targets.form import Target, chosen_opset, find, names
 from fx2onnx.targets.lint import lint
 from tests.cli.support import invoke
 

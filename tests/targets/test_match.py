@@ -9,7 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 from fx2onnx.targets.match import has_kernel, signature_of
 from tools.target_kernels import DTYPES, FAILS_IN_A_RUN, single_node
 

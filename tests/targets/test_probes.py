@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 from fx2onnx.targets.lint import lint
 from fx2onnx.targets.match import DYNAMIC, features_of
 from tools.target_cases import cases

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from onnx import TensorProto, helper
 
 import fx2onnx
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 from fx2onnx.targets.lint import lint
 from tests.support import check
 

@@ -21,7 +21,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.judge import engines
 from fx2onnx.targets import faults
 from fx2onnx.targets.fault_entries import FaultEntry, add_entries, entry_of, read_entries
-from fx2onnx.targets.find import find
+from fx2onnx.targets.form import find
 from fx2onnx.targets.lint import lint
 from tests.cli.support import invoke
 

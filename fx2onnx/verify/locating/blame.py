@@ -21,7 +21,7 @@ from fx2onnx.optimize import pipelines
 from fx2onnx.semantics.registry import find_kernel
 from fx2onnx.targets import faults
 from fx2onnx.targets.fault_entries import FaultEntry, entry_of
-from fx2onnx.targets.find import find, names
+from fx2onnx.targets.form import find, names
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.interface import as_file
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference

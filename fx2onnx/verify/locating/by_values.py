@@ -24,7 +24,7 @@ from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.verify.compare import SAMPLE
 from fx2onnx.verify.eager import Eager, placed
 from fx2onnx.verify.interface import assign, vanished
-from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
+from fx2onnx.verify.locating.aten_values import AtenGraph, operands_of
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong
 from fx2onnx.verify.locating.onnx_file import OnnxFile, reads_of
 from fx2onnx.verify.locating.program import Mapped

@@ -27,8 +27,7 @@ from fx2onnx.verify.compare import verify
 from fx2onnx.verify.eager import as_array, failed_on_arguments, in_mode, outputs_of
 from fx2onnx.verify.interface import as_file, assign
 from fx2onnx.verify.locating import blame, by_values
-from fx2onnx.verify.locating.aten_graph import AtenGraph
-from fx2onnx.verify.locating.aten_values import AtenValues, ValueStore
+from fx2onnx.verify.locating.aten_values import AtenGraph, AtenValues, ValueStore
 from fx2onnx.verify.locating.blame import with_entries
 from fx2onnx.verify.locating.dumped import in_dump
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, Once, difference

@@ -1,13 +1,17 @@
-"""What rounds otherwise in engines than in PyTorch is no fault, and beside it what is wrong still is one."""
+"""Rounding: what engines round otherwise than PyTorch is no fault, and beside it what is wrong still is one; rows in which it decides whether
+a number is NaN.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fx2onnx
 from fx2onnx import verify
+from fx2onnx.judge.movements import Movements
 from fx2onnx.verify.rounding import Moved
 from tests.verify.given import Forward, Given
 
@@ -76,3 +80,31 @@ def test_a_single_sum_of_products_is_off_by_units_of_its_terms(name: str) -> Non
         moved = SUMS[name](x)
     wanted = SUMS[name](x)
     assert 2e-8 < float((moved - wanted).abs().max()) < 1e-5, (moved, wanted)
+
+
+WANT = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+
+
+def with_nan(*rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    found = WANT.copy()
+    found[list(rows), 2] = np.nan
+    return found
+
+
+def moved(*runs: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Movements:
+    movements = Movements(WANT)
+    for run in runs:
+        movements.add(run)
+    return movements
+
+
+def test_nan_is_right_in_rows_in_which_some_run_has_it() -> None:
+    movements = moved(WANT, with_nan(3), with_nan(3, 7))
+    assert movements.judge(with_nan(3)).ok
+    assert movements.judge(with_nan(7)).ok
+    assert movements.judge(WANT).ok
+
+
+def test_nan_is_wrong_in_other_rows() -> None:
+    assert not moved(WANT, with_nan(3), with_nan(3, 7)).judge(with_nan(3, 8)).ok
+    assert not moved(WANT, WANT).judge(with_nan(3)).ok

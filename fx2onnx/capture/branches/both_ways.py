@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.branches.statements import Conditional, read_later
+from fx2onnx.capture.branches.watch import is_equal_number
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING
 from fx2onnx.capture.python.places import set_variables
@@ -82,7 +83,7 @@ def pairs_of(tracer: Tracer, before: Mapping[str, object], one: EndedWay, two: E
     pairs = []
     for name in sorted({*one.values, *two.values}):
         values = [way.values.get(name, before.get(name, MISSING)) for way in (one, two)]
-        if values[0] is values[1] or is_equal_number(*values):
+        if is_equal_number(*values):
             continue
         tensors = [way.tensors.get(name) for way in (one, two)]
         tensors = [
@@ -148,7 +149,3 @@ def _as_tensor(tracer: Tracer, name: str, value: object) -> torch.Tensor:
     if not isinstance(value, (torch.Tensor, *_NUMBERS)):
         raise IsNoBranch(f"the variable {name} is neither a tensor nor a number on one way")
     return tracer.plugin("loops").as_tensor(value)  # type: ignore[no-any-return]
-
-
-def is_equal_number(one: object, other: object) -> bool:
-    return type(one) is type(other) and isinstance(one, bool | int | float | str | None) and one == other

@@ -20,7 +20,7 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.branches import both_ways
 from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
-from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing
+from fx2onnx.capture.branches.watch import SideEffectWatch, is_equal_number, more_than_computing
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.python.held import MISSING
 from fx2onnx.capture.rare_roads import RunPlugin
@@ -292,7 +292,7 @@ def _replaced_in(tracer: Tracer, body: _Open) -> list[_Replaced]:
     now = body.frame.f_locals
     for name in sorted({*body.variables, *now} & read_later(body.frame)):
         before, after = body.variables.get(name, MISSING), now.get(name, MISSING)
-        if before is after or both_ways.is_equal_number(before, after):
+        if is_equal_number(before, after):
             continue
         if not isinstance(after, torch.Tensor) or not isinstance(before, torch.Tensor):
             raise IsNoBranch(f"the variable {name} is another one")

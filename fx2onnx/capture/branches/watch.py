@@ -229,13 +229,12 @@ def _content(holder: object) -> list[object]:
 def _is_same(now: list[object], before: list[object]) -> bool:
     if len(now) != len(before):
         return False
-    return all(map(is_, now, before)) or all(map(_is_equal, now, before))
+    return all(map(is_, now, before)) or all(map(is_equal_number, now, before))
 
 
-def _is_equal(one: object, other: object) -> bool:
-    if one is other:
-        return True
-    return type(one) is type(other) and isinstance(one, bool | int | float | str) and one == other
+def is_equal_number(one: object, other: object) -> bool:
+    """Return whether two values are one, or equal numbers or texts."""
+    return one is other or (type(one) is type(other) and isinstance(one, int | float | str) and one == other)
 
 
 def lasting_changes(modules: Iterable[torch.nn.Module]) -> Callable[[FrameType, object], str]:

@@ -165,8 +165,7 @@ def without_nan(op: Emit, value: ir.Value, instead: float = 0.0) -> ir.Value:
 
 
 def _nansum(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    value = without_nan(op, self) if op.is_float(self) else self
-    return reduce(op, "ReduceSum", op.cast(value, op.result_dtype()), dim, keepdim)
+    return _reduction("ReduceSum")(op, without_nan(op, self) if op.is_float(self) else self, dim, keepdim)
 
 
 def _nanmean(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:

@@ -243,7 +243,7 @@ CASES = [
     case(aten.pow.Scalar, 3, T([0, 1, 33, 39, -1])),
     *(case(aten.pow.Tensor_Scalar, T([3, -3, 2, 0]), power) for power in (5, 7, 12, 39)),
     case(aten.pow.Tensor_Scalar, T([1, -1, 0]), 2**53 + 1),
-    *(case(of, WRAPPED.to(given) // less, dim, dtype=dtype) for of, dim, less in ((aten.sum.dim_IntList, [1], 1), (aten.prod.dim_int, 1, 30000)) for given, dtype in ((torch.int64, torch.int32), (torch.int32, torch.int32), (torch.int64, torch.uint8))),
+    *(case(of, WRAPPED.to(given) // less, dim, dtype=dtype) for of, dim, less in ((aten.sum.dim_IntList, [1], 1), (aten.nansum.default, [1], 1), (aten.prod.dim_int, 1, 30000)) for given, dtype in ((torch.int64, torch.int32), (torch.int32, torch.int32), (torch.int64, torch.uint8))),
     case(aten.fake_quantize_per_tensor_affine_cachemask.default, T([0.4, 300.0, -1.0, 255.4]), 1.0, 3, 0, 255),
     *(case(aten.instance_norm.default, R(sizes), R(2), R(2), None, None, True, 0.0, 0.0, True) for sizes in ((3, 2), (3, 2, 4))),
     case(aten.logspace.default, 0.9, 5.0, 1, dtype=torch.uint8),

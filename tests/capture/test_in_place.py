@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -307,6 +308,39 @@ def test_data_of_a_parameter_stays_the_modules_own(kind: type[torch.nn.Conv1d], 
     assert torch.equal(module.weight, numbers)
     module.weight.data = torch.zeros(3, 2, 3)
     assert not module.weight.any()
+
+
+def _scale(module: Any, by: torch.Tensor) -> torch.Tensor:
+    module.scale.data = by
+    return module.scale
+
+
+OF_REPLACED: dict[str, Callable[[torch.nn.Module, torch.Tensor], Any]] = {
+    "tolist": lambda module, x: _scale(module, module.scale * 5).tolist()[1],
+    "numpy": lambda module, x: float(_scale(module, module.scale * 5).numpy()[1]),
+    "of another": lambda module, x: _scale(module, module.other.data).tolist()[1],
+    "parameter": lambda module, x: torch.nn.Parameter(_scale(module, x[0])),
+    "apply_": lambda module, x: module.scale.apply_(lambda number: number * 3),
+    "map_ of what was written": lambda module, x: module.scale.mul_(2).map_(
+        module.other.data, lambda one, two: one - two
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_REPLACED)
+def test_python_asks_a_buffer_that_forward_replaced(name: str) -> None:
+    class Asks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.tensor([1.0, 2, 3]))
+            self.other = torch.nn.Parameter(torch.tensor([4.0, 7, 9]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * OF_REPLACED[name](self, x) + self.scale
+
+    module = Asks()
+    check(module, (torch.randn(2, 3),), others=[(torch.randn(5, 3),)], dynamic_shapes=[{0: "b"}])
+    assert module.scale.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("value", [torch.zeros(3, 2), torch.zeros(2, 4, dtype=torch.float64)], ids=["shape", "dtype"])

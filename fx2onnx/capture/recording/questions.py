@@ -93,7 +93,7 @@ class Questions(RunPlugin):
         tracer = self.tracer
         if not tracer.values.fake_mode.holds(tensor):
             view = tracer.values.views.get(id(tensor))
-            is_as_it_was = view is None or not view.memory.version
+            is_as_it_was = view is None or (not view.memory.version and tracer.values.is_over_its_own(tensor))
             if is_as_it_was and self.given_at(addresses_of(tensor)) is None:
                 return tensor if tensor.device.type != "meta" else None
         node = tracer.values.node_of(tensor)
@@ -231,7 +231,8 @@ def _parameter(
     questions: Questions, own: Own, kind: type, data: torch.Tensor | None = None, requires_grad: bool = True
 ) -> object:
     """``nn.Parameter(data)``: an alias, of the class that is asked for."""
-    if data is None or not questions.tracer.values.fake_mode.holds(data):
+    values = questions.tracer.values
+    if data is None or (not values.fake_mode.holds(data) and values.is_over_its_own(data)):
         return own(kind, data, requires_grad)
     alias = data.detach()
     alias.__class__ = kind
@@ -337,8 +338,13 @@ def _repr(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object
 @_answers(_OF_NUMBERS, "apply_")
 @_answers(_OF_NUMBERS, "map_")
 def _mapped(questions: Questions, own: Own, tensor: torch.Tensor, *args: object) -> object:
-    questions.numbers_of(tensor, "a function of Python computes its elements")
-    return own(tensor, *args)
+    """The elements that a function of Python computes from known numbers, written as any other value is."""
+    what = "a function of Python computes its elements"
+    values = [questions.numbers_of(each, what) if isinstance(each, torch.Tensor) else each for each in (tensor, *args)]
+    with no_dispatch():
+        computed = own(values[0].clone(), *values[1:])  # type: ignore[union-attr]
+    with torch.no_grad():
+        return tensor.copy_(questions.tracer.values.constant(computed))
 
 
 @_answers(_OF_NUMBERS, "__dlpack__")

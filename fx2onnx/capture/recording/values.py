@@ -372,6 +372,14 @@ class Values:
         node.meta["val"] = info = tensor_info(tensor)
         return self.add_view(View(Memory(node, info), (), node, info, 0, tensor))
 
+    def is_over_its_own(self, tensor: torch.Tensor) -> bool:
+        """Return whether a real tensor is over the memory that it had before forward, which may have set its ``.data``."""
+        view = self.views.get(id(tensor))
+        return view is None or any(
+            source.memory is view.memory and storage_key(source.tensor) == storage_key(tensor)
+            for source in self.sources.values()
+        )
+
     def same_view(self, tensor: torch.Tensor, view: View) -> View:
         """``tensor`` is another object for what ``view`` shows."""
         self.views[id(tensor)] = same = replace(view, tensor=tensor)

@@ -53,7 +53,7 @@ class Options:
     )
     with_processor: bool = option(
         False,
-        "Put the processor of an hf: folder in front.",
+        "Add the processor of an hf: folder.",
         panel=INPUTS,
     )
     nms: str | None = option(

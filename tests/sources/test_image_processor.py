@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,12 @@ def test_a_source_that_has_none() -> None:
     [
         ("Qwen2VL", {}, "ValueError"),  # patches of an image in rows
         pytest.param("Idefics3", {}, "Error|other numbers", marks=pytest.mark.long),  # tiles
-        ("DetrPil", {}, "not those of torchvision"),
+        ("Detr", {"pad_size": {"height": 90, "width": 90}}, "ValueError"),
         ("ViT", {"resample": None, "do_resize": True, "size": {"longest_edge": 5}}, "Error"),
     ],
 )
 def test_a_processor_that_is_no_graph(tmp_path: Path, name: str, settings: dict[str, Any], why: str) -> None:
-    kind = f"{name}ImageProcessor" if not name.endswith("Pil") else "DetrImageProcessorPil"
-    made = getattr(transformers, kind)()
+    made = getattr(transformers, f"{name}ImageProcessor")()
     for key, value in settings.items():
         setattr(made, key, value)
     made.save_pretrained(tmp_path)
@@ -111,3 +111,4 @@ def test_a_processor_that_is_no_graph(tmp_path: Path, name: str, settings: dict[
     with pytest.raises(fx2onnx.UserError) as caught:
         with_image_processor(source, tmp_path)
     assert caught.value.code == "E601"
+    assert re.search(why, caught.value.why)

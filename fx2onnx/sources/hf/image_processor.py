@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.foreign_errors import summary
+from fx2onnx.sources.hf.answers import with_answers
 from fx2onnx.sources.hf.transformers_types import Inputs, Processor
 from fx2onnx.sources.source import Source
 
-PIXELS, IMAGES = "pixel_values", "images"
+PIXELS, MASK, IMAGES = "pixel_values", "pixel_mask", "images"
 FILES = ("preprocessor_config.json", "processor_config.json")
 _SIZES = ((61, 47), (40, 83))
 """Heights and widths of the images on which the batch is compared with the processor's own result."""
@@ -36,6 +37,8 @@ class Preprocessed(nn.Module):
         self._taken = frozenset(inspect.signature(model.forward).parameters)
         self._settings = needed | processor._standardize_kwargs(**named) | stated
         del self._settings["images"]
+        if self._settings.get("do_pad") and self._settings.get("pad_size") is None:
+            self._settings["do_pad"] = False  # images of one size have the size of the largest
 
     def features(self, images: Tensor) -> Inputs:
         """Shapes:  images uint8 [batch, 3, height, width] -> pixel_values [batch, 3, ...], and what comes with them."""
@@ -51,7 +54,8 @@ class Preprocessed(nn.Module):
 
 
 def with_image_processor(source: Source, folder: Path) -> Source:
-    """``source`` with ``images``, uint8 [batch, 3, height, width], instead of ``pixel_values``.
+    """``source`` with ``images``, uint8 [batch, 3, height, width], instead of ``pixel_values``, and the processor's boxes or maps of
+    labels behind it (``answers.py``).
 
     Raises:   UserError E601 where the folder has no image processor, or one that takes other steps for a batch than for an image.
     """
@@ -66,9 +70,9 @@ def with_image_processor(source: Source, folder: Path) -> Source:
     batch = shapes.pop(PIXELS, {}).get(0, "batch")
     height, width = (max(int(size) * 5 // 4, 8) for size in pixels.shape[-2:])
     images = torch.randint(0, 256, (pixels.shape[0], 3, height, width + 3), dtype=torch.uint8)
-    made = module.features(images)
-    others = {name: value for name, value in source.kwargs.items() if name not in made}
-    return replace(
+    features = module.features(images)
+    others = {name: value for name, value in source.kwargs.items() if name not in (*features, MASK)}
+    made = replace(
         source,
         module=module,
         kwargs={IMAGES: images, **others},
@@ -78,6 +82,7 @@ def with_image_processor(source: Source, folder: Path) -> Source:
         },
         origin=f"{source.origin}, with {type(processor).__name__}",
     )
+    return with_answers(made, processor)
 
 
 def check_files(folder: Path, what: str) -> None:
@@ -114,6 +119,8 @@ def _compare(module: Preprocessed, processor: Processor, batch: int) -> None:
         except Exception as error:  # so does each processor
             raise unfit(processor, summary(error)) from error
         for name, value in expected.items():
+            if name == MASK and name not in found and bool(value.all()):
+                continue  # without one, a model sees the whole image
             got = found.get(name)
             if not isinstance(got, Tensor) or got.shape != value.shape or not torch.equal(got, value.to(got.dtype)):
                 raise unfit(processor, f"its {name} of a batch are other numbers than those of single images")

@@ -337,12 +337,12 @@ def _repr(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object
 
 @_answers(_OF_NUMBERS, "apply_")
 @_answers(_OF_NUMBERS, "map_")
-def _mapped(questions: Questions, own: Own, tensor: torch.Tensor, *args: object) -> object:
+def _mapped(questions: Questions, own: Own, tensor: torch.Tensor, *args: Any) -> object:
     """The elements that a function of Python computes from known numbers, written as any other value is."""
-    what = "a function of Python computes its elements"
-    values = [questions.numbers_of(each, what) if isinstance(each, torch.Tensor) else each for each in (tensor, *args)]
+    *tensors, function = args
+    values = [questions.numbers_of(each, "a function of Python computes its elements") for each in (tensor, *tensors)]
     with no_dispatch():
-        computed = own(values[0].clone(), *values[1:])  # type: ignore[union-attr]
+        computed = own(values[0].clone(), *values[1:], function)
     with torch.no_grad():
         return tensor.copy_(questions.tracer.values.constant(computed))
 

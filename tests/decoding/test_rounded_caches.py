@@ -127,6 +127,8 @@ def test_given_prompts_calibrate_and_their_loss_is_said(tmp_path: Path) -> None:
     for wrong, code in (
         ({"ids": ids}, "E401"),
         ({"input_ids": ids + 50}, "E401"),
+        ({"input_ids": ids.astype(str)}, "E401"),
+        ({"input_ids": ids, "attention_mask": ids * 0}, "E401"),
         (tmp_path / "none.npz", "E302"),
         (3, "E001"),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from fx2onnx.base.errors import UserError
@@ -42,22 +43,23 @@ class Prompts:
             )
             return Prompts(drawn, torch.ones_like(drawn), f"{shape[0]} prompts of {shape[1]} random tokens")
         unknown = sorted(set(given) - {IDS, MASK})
-        ids = torch.as_tensor(given[IDS]) if IDS in given else None
-        mask = torch.as_tensor(given[MASK]) if MASK in given else None
+        ids, mask = (np.asarray(given[name]) if name in given else None for name in (IDS, MASK))
         why = ""
         if unknown or ids is None:
             why = f"it has {', '.join(given) or 'nothing'}"
-        elif ids.dim() != 2 or not ids.numel() or ids.is_floating_point() or ids.dtype == torch.bool:
+        elif ids.ndim != 2 or not ids.size or ids.dtype.kind not in "iu":
             why = f"{IDS} is {ids.dtype} {list(ids.shape)}"
         elif int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
             why = f"{IDS} has {int(ids.min())} to {int(ids.max())}, the vocabulary has {vocabulary} tokens"
-        elif mask is not None and mask.shape != ids.shape:
-            why = f"{MASK} is {list(mask.shape)}, {IDS} {list(ids.shape)}"
+        elif mask is not None and (mask.shape != ids.shape or not np.isin(mask, (0, 1)).all() or not mask.any()):
+            why = f"{MASK} is {mask.dtype} {list(mask.shape)}, {IDS} {list(ids.shape)}; it has 1 where a token is and 0 where none is"
         if why or ids is None:
             step = f"an array {IDS} [prompts, length] of tokens, and {MASK} of that shape where prompts are padded on the left"
             raise UserError("E401", "the calibration of the cache does not fit", why=why, next=step)
-        seen = torch.ones_like(ids) if mask is None else mask
-        return Prompts(ids.long(), seen.long(), f"{len(ids)} given prompts of {ids.shape[1]} tokens", is_given=True)
+        tokens, seen = (
+            torch.from_numpy(each.astype(np.int64)) for each in (ids, np.ones_like(ids) if mask is None else mask)
+        )
+        return Prompts(tokens, seen, f"{len(ids)} given prompts of {ids.shape[1]} tokens", is_given=True)
 
     def inputs(self, names: Collection[str]) -> Inputs:
         """The inputs of a model that takes ``names``."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import OUTPUT, SIZES, option
-from fx2onnx.sizes.assumptions import Assumption
 
 if TYPE_CHECKING:
     import torch
+
+    from fx2onnx.sizes.assumptions import Assumption
 
 STRATEGIES = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")

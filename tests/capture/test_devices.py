@@ -227,6 +227,7 @@ def test_nothing_is_computed_there_and_nothing_read_before_the_file_is_written(f
     assert found["before"] <= 96
 
 
+@pytest.mark.long
 def test_weights_are_read_piece_by_piece(found: dict[str, Any]) -> None:
     largest, in_all = found["pieces"]
     assert largest <= 4096

@@ -155,6 +155,7 @@ def test_a_line_that_says_nothing_of_its_files_is_not_gone_on_from(exports: Expo
         assert exports("make") == ["make", "stale_other:make"]
 
 
+@pytest.mark.long
 def test_code_that_is_imported_by_its_name(exports: Exports) -> None:
     late = "stale.named:by_name"
     exports("make", late)

@@ -113,6 +113,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.long_cases(but=["without", "module"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_compiler_is_imported_where_it_is_needed(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", START + PROGRAMS[name]], capture_output=True, text=True, timeout=300)

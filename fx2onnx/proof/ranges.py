@@ -107,10 +107,9 @@ def parse_ranges(text: str) -> dict[str, tuple[float, float]]:
             low, high = (float(each) for each in ends.split(":"))
         except ValueError:
             low, high = 1.0, 0.0
-        if not name or not low <= high:
-            raise UserError(
-                "E001", f"--ranges {part!r} is no range", next="write INPUT=LOW:HIGH, such as --ranges x=0:1"
-            )
+        if name in found or not name or not low <= high:
+            what = f"gives two ranges for {name!r}" if name in found else f"{part!r} is no range"
+            raise UserError("E001", f"--ranges {what}", next="write INPUT=LOW:HIGH, such as --ranges x=0:1")
         found[name] = low, high
     return found
 

@@ -256,7 +256,7 @@ def test_the_command_shows_bounds_and_findings(faulty: Path) -> None:
     assert json.loads(done.stdout)["ranges"]["findings"] == []
 
 
-@pytest.mark.parametrize("ranges", ["z=0:1", "x=1:0", "x=0", "x", "x=a:b", "x=-inf:inf", "x=nan:1"])
+@pytest.mark.parametrize("ranges", ["z=0:1", "x=1:0", "x=0", "x", "x=a:b", "x=-inf:inf", "x=nan:1", "x=0:1,x=2:3"])
 def test_ranges_that_are_none(faulty: Path, ranges: str) -> None:
     done = invoke("lint", str(faulty), "--ranges", ranges)
     assert done.exit_code == 2

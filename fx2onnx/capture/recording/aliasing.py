@@ -279,7 +279,9 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
         raise values.refuse(
             "E103",
             "the .data of an input or weight is replaced",
-            next="write into it with copy_, or use the new value under another name",
+            next="write into it with copy_, or use the new value under another name"
+            if is_alike
+            else "use the new value under another name: it has another type or shape",
         )
     values.same_view(tensor, values.view_of(value))
     tracer.types.forget(tensor)

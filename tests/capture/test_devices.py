@@ -234,10 +234,12 @@ def test_weights_are_read_piece_by_piece(found: dict[str, Any]) -> None:
     assert in_all >= 64 * 96 * 4
 
 
+@pytest.mark.long
 def test_it_is_verified_there(found: dict[str, Any]) -> None:
     assert found["verified"] is True
 
 
+@pytest.mark.long
 def test_it_is_verified_on_the_cpu_where_inputs_that_it_does_not_take_end_no_device(found: dict[str, Any]) -> None:
     is_right, has_longer, computed, is_whole, notes = found["on the CPU"]
     assert is_right
@@ -247,6 +249,7 @@ def test_it_is_verified_on_the_cpu_where_inputs_that_it_does_not_take_end_no_dev
     assert not any("device" in note for note in notes)
 
 
+@pytest.mark.long
 def test_what_runs_there_alone_is_verified_on_its_sample(found: dict[str, Any]) -> None:
     for is_right, tried, notes in found["there alone"]:
         assert is_right
@@ -254,21 +257,26 @@ def test_what_runs_there_alone_is_verified_on_its_sample(found: dict[str, Any]) 
         assert any("no other sizes and no other integers are tried" in note for note in notes)
 
 
+@pytest.mark.long
 def test_functions_compiled_and_scripted_modules_are_verified(found: dict[str, Any]) -> None:
     assert found["functions"] == [True, True, True]
 
 
+@pytest.mark.long
 def test_a_gpu_in_use_changes_nothing_for_modules_on_the_cpu(found: dict[str, Any]) -> None:
     assert found["kernels"] == [True, [True, True]]
 
 
+@pytest.mark.long
 def test_a_wrong_node_is_found(found: dict[str, Any]) -> None:
     assert found["located"] == [True, "file"]
 
 
+@pytest.mark.long
 def test_training_is_verified(found: dict[str, Any]) -> None:
     assert found["trained"] is True
 
 
+@pytest.mark.long
 def test_the_device_is_one(found: dict[str, Any]) -> None:
     assert found["device"] == ["apart:0", True, True, False, 2]

@@ -325,9 +325,12 @@ def test_positions_counted_in_another_way_are_not_exported() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "opset", "written_by"), [("llama", 24, "TensorScatter"), ("gemma3", 18, "ScatterElements")]
+    ("name", "opset", "written_by", "count"),
+    [("llama", 24, "TensorScatter", 4), ("gemma3", 18, "ScatterElements", 2)],  # windows are shifted
 )
-def test_a_static_cache_is_written_where_it_stands(name: str, opset: int, written_by: str, tmp_path: Path) -> None:
+def test_a_static_cache_is_written_where_it_stands(
+    name: str, opset: int, written_by: str, count: int, tmp_path: Path
+) -> None:
     with seeded(0):
         model = DECODERS[name]().eval()
     move_constants(model)
@@ -337,7 +340,7 @@ def test_a_static_cache_is_written_where_it_stands(name: str, opset: int, writte
     source = done.sources["model.onnx"]
     verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
     graph = onnx.load(tmp_path / "out" / "model.onnx").graph
-    assert sum(node.op_type == written_by for node in graph.node) == 4
+    assert sum(node.op_type == written_by for node in graph.node) == count
     assert_same_tokens(model, done, prompts((1,)), prompts((9, 7, 3)))
 
 

@@ -290,9 +290,10 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
 
 
 def read_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """``value`` was read as ``tensor.data``: it is a view of the memory that a parameter or buffer has now."""
-    if id(tensor) in tracer.values.names:
-        tracer.values.same_view(value, tracer.values.view_of(tensor))
+    """``value`` was read as ``tensor.data``: it is a view of the memory that a parameter or buffer has since that was replaced."""
+    values = tracer.values
+    if id(tensor) in values.names and not values.is_over_its_own(tensor):
+        values.same_view(value, values.view_of(tensor))
 
 
 def _is_its_own(values: Values, tensor: torch.Tensor, value: torch.Tensor) -> bool:

@@ -292,9 +292,10 @@ class _Rounded(torch.nn.Conv1d):
         self.weight.data = kept.sign()
         rounded = super().forward(x)
         self.weight.data = self.weight.data * 2
-        doubled = super().forward(x)
+        doubled, read = super().forward(x), self.weight.data
         self.weight.data = kept
-        return torch.cat([rounded, doubled, super().forward(x), seen.sum().expand_as(x[:, :1, 2:])], dim=1)
+        sums = [part.sum().expand_as(x[:, :1, 2:]) for part in (seen, read)]
+        return torch.cat([rounded, doubled, super().forward(x), *sums], dim=1)
 
 
 @pytest.mark.parametrize(("kind", "changes"), [(_Masked, True), (_Rounded, False)])

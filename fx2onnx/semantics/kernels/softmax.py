@@ -29,9 +29,8 @@ def softmax_into(x: Array, y: Array, axis: int) -> None:
         return
     np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=y)
     np.exp(y, out=y)
-    if (
-        y.dtype == FLOAT32 and axis in (-1, y.ndim - 1) and y.flags.c_contiguous
-    ):  # a product with ones takes a quarter of the time
+    is_rows = axis in (-1, y.ndim - 1) and y.flags.c_contiguous
+    if y.dtype == FLOAT32 and is_rows:  # a product with ones takes a quarter of the time
         total = np.dot(y.reshape(-1, y.shape[-1]), np.ones(y.shape[-1], FLOAT32)).reshape(*y.shape[:-1], 1)
     else:
         total = np.add.reduce(y, axis=axis, keepdims=True)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import torch
+from numpy.typing import NDArray
 
-from fx2onnx.decoding.reference_generate import reference_model, tokens_of
+from fx2onnx.decoding.cache.cells import LARGEST_ERROR
+from fx2onnx.decoding.reference_generate import reference_model, scores_of, tokens_of
 from fx2onnx.generation.prompt import prompt_length
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.manifest.names import DECODER_IDS
@@ -39,14 +41,22 @@ class Agreement:
     source: str
     equal: int
     count: int
+    gap: float | None = None
+    """The most by which the source scores a token of the folder below its own, as a share of the largest score. None where the
+    folder has low-bit weights, other than the source's."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types, and the share."""
-        return {"source": self.source, "equal": self.equal, "count": self.count, "share": self.share}
+        return {"source": self.source, "equal": self.equal, "count": self.count, "share": self.share, "gap": self.gap}
 
     @property
     def share(self) -> float:
         return self.equal / max(self.count, 1)
+
+    @property
+    def is_beyond_rounding(self) -> bool:
+        """True where the folder's and the source's tokens differ for another reason than rounding: errors of both scores do not explain it."""
+        return self.gap is not None and self.gap > 2 * LARGEST_ERROR
 
     def __str__(self) -> str:
         return f"{self.equal} of {self.count} tokens ({self.share:.1%}) are those of {self.source}, each after its own text"
@@ -56,15 +66,15 @@ class Agreement:
 class Expected:
     """The tokens that a folder has to generate. ``agreement``: of a folder that rounds, with the source as it is."""
 
-    tokens: Any
+    tokens: NDArray[np.int64]
     agreement: Agreement | None = None
     is_exact: bool = True
-    """False where the folder rounds what no model of the source rounds alike, so that nothing has to be equal."""
+    """False where the folder rounds what no model of the source rounds alike, so that no token has to be equal."""
 
     def is_met_by(self, tokens: Any) -> bool | None:
-        """Return whether the tokens are equal; None where they need not be."""
+        """Return whether the tokens are equal; None where they need not be, and no score says that one is wrong."""
         if not self.is_exact:
-            return None
+            return False if self.agreement is not None and self.agreement.is_beyond_rounding else None
         return self.tokens.shape == tokens.shape and bool((self.tokens == tokens).all())
 
 
@@ -76,9 +86,11 @@ def expected_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: i
     stated = [{entry.key: entry.value for entry in graph.metadata_props} for graph in graphs]
     rounds_cache = any(state.dtype in EIGHT_BITS for form in model.manifest.graphs for state in form.cache)
     rounds_more = rounds_cache or any(PRECISION in each for each in stated)
-    if not rounds_more and not any(QUANTIZED in each for each in stated):
+    has_low_bits = any(QUANTIZED in each for each in stated)
+    if not rounds_more and not has_low_bits:
         return Expected(own)
-    agreement = _agreement(spec, model, inputs, own, reference)
+    scores = None if has_low_bits else scores_of(reference, inputs, new)
+    agreement = _agreement(spec, model, inputs, own, reference, scores)
     if rounds_more or any(in_float32(graph, str) is not None for graph in graphs):
         return Expected(own, agreement, is_exact=False)
     held, seen, verdict = torch.nn.Module(), dict[str, Stated](), Verdict()
@@ -100,8 +112,18 @@ def expected_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: i
         return Expected(own, agreement, is_exact=False)
 
 
-def _agreement(spec: str, model: LoadedModel, inputs: Mapping[str, Any], own: Any, reference: Any) -> Agreement | None:
-    """The next token of the folder after each beginning of the source's text; None for models that do not go on from tokens."""
+def _agreement(
+    spec: str,
+    model: LoadedModel,
+    inputs: Mapping[str, Any],
+    own: NDArray[np.int64],
+    reference: Any,
+    scores: NDArray[np.float32] | None,
+) -> Agreement | None:
+    """The next token of the folder after each beginning of the source's text; None for models that do not go on from tokens.
+
+    Shapes:  own [batch, length]; scores [steps, batch, vocabulary] of the source, or None
+    """
     name = "input_ids" if model.encoder is None else DECODER_IDS
     has_turns = any(model.generation_config.get(rule) for rule in _OF_STEPS)
     if model.delays or has_turns or (model.encoder is None and name not in inputs):
@@ -109,7 +131,8 @@ def _agreement(spec: str, model: LoadedModel, inputs: Mapping[str, Any], own: An
     ends = reference.generation_config.eos_token_id
     start, equal, count = prompt_length(model, dict(inputs)), 0, 0
     mask = np.asarray(inputs.get("attention_mask", np.ones_like(own[:, :start])))
-    goes_on = np.ones(len(own), bool)
+    goes_on, gap = np.ones(len(own), bool), None if scores is None else 0.0
+    largest = 1.0 if scores is None else np.abs(scores[np.isfinite(scores)]).max()
     for place in range(start, own.shape[1]):
         given = {**inputs, name: own[:, :place]}
         if model.encoder is None:
@@ -117,5 +140,9 @@ def _agreement(spec: str, model: LoadedModel, inputs: Mapping[str, Any], own: An
             given["attention_mask"] = np.concatenate([mask, more], 1)
         found = np.asarray(model.generate(**given, max_new_tokens=1))[:, -1]
         equal, count = equal + int((found == own[:, place])[goes_on].sum()), count + int(goes_on.sum())
+        if gap is not None and scores is not None:
+            step, rows = scores[place - start], np.flatnonzero(goes_on)
+            less = step[rows, own[rows, place]] - step[rows, found[rows]]
+            gap = max(gap, float(less.max(initial=0)) / largest)
         goes_on &= ~np.isin(own[:, place], [] if ends is None else ends)
-    return Agreement(spec, equal, count)
+    return Agreement(spec, equal, count, gap)

@@ -95,19 +95,33 @@ def generate_eagerly(model: Model, inputs: Mapping[str, ArrayLike], max_new_toke
 
     Of models of several codebooks [batch, codebooks, length], which their own loop alone knows to shift.
     """
+    return _generated(model, inputs, max_new_tokens)[0]
+
+
+def scores_of(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> NDArray[np.float32]:
+    """The scores [steps, batch, vocabulary] by which ``generate_eagerly`` chooses each new token."""
+    inputs = {**inputs, **_kinds_of_tokens(model, inputs)}
+    scores = _generated(model, inputs, max_new_tokens, with_scores=True)[1]
+    return torch.stack(scores).float().numpy()
+
+
+def _generated(
+    model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int, *, with_scores: bool = False
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     from transformers import GenerationMixin
 
     is_own = language_of(model) is not model or delays_of(model)
     generate = type(model).generate if is_own else GenerationMixin.generate
     tensors = {name: torch.as_tensor(value).clone() for name, value in inputs.items()}
     with torch.no_grad():
-        result: torch.Tensor = generate(
+        result = generate(
             model,
             **tensors,
+            **({"output_scores": True, "return_dict_in_generate": True} if with_scores else {}),
             do_sample=False,
             num_beams=1,
             num_return_sequences=1,
             max_new_tokens=max_new_tokens,
             use_cache=True,
         )
-    return result
+    return (result, ()) if isinstance(result, torch.Tensor) else (result.sequences, result.scores)

@@ -173,6 +173,24 @@ def test_a_folder_that_rounds_is_measured_against_its_source(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("rounded", [("--kv", "int8"), ("--dtype", "float16")])
+def test_a_folder_that_rounds_other_weights_is_told_apart(
+    checkpoint: Path, tmp_path: Path, rounded: tuple[str, ...]
+) -> None:
+    import torch
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    LlamaForCausalLM(AutoConfig.from_pretrained(checkpoint)).save_pretrained(tmp_path / "other")
+    invoke("export-folder", f"hf:{checkpoint}", "-o", tmp_path / "low", "--no-verify", *rounded)
+    asked = ("generate", tmp_path / "low", "--prompt-ids", "5,6,7,8", "--verify", "--source")
+    right, wrong = (invoke(*asked, f"hf:{source}") for source in (checkpoint, tmp_path / "other"))
+    assert right.exit_code == 0, right.output
+    assert wrong.exit_code == 1
+    assert "[E501] a token differs from model.generate by more than rounding explains" in wrong.stderr
+
+
+@pytest.mark.long
 def test_an_encoder_decoder_that_rounds_shared_tables_is_checked(tmp_path: Path) -> None:
     import torch
     from transformers import T5Config, T5ForConditionalGeneration

@@ -76,6 +76,9 @@ _OTHERS = (
     "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "renormalize_logits",
     "return_dict_in_generate", "output_scores", "output_logits", "output_attentions", "output_hidden_states", "max_time",
     "dola_layers", "watermarking_config", "cache_implementation", "synced_gpus", "custom_generate", "tokenizer", "min_length",
+    "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "bos_token_id", "token_healing",
+    "decoder_start_token_id", "remove_invalid_values", "prefill_chunk_size", "assistant_confidence_threshold", "cache_config",
+    "num_assistant_tokens_schedule", "max_matching_ngram_size", "compile_config", "disable_compile", "low_memory",
 )  # fmt: skip
 
 

@@ -227,7 +227,8 @@ def test_a_file_with_other_weights_asks_for_its_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("given", "step"), [({"num_beam_groups": 2}, "num_beams"), ({"guidance_scale": 2.0}, "top_p"),
-    ({"bad_words_ids": [[1]]}, "prefix_allowed_tokens_fn"), ({"max_new_token": 3}, "mean max_new_tokens?"),
+    ({"bad_words_ids": [[1]]}, "prefix_allowed_tokens_fn"), ({"suppress_tokens": [1]}, "prefix_allowed_tokens_fn"),
+    ({"max_new_token": 3}, "mean max_new_tokens?"),
     ({"max_tokens": 3}, "mean max_new_tokens?"), ({"max_time": 3}, "on_token"),
     ({"temprature": 0.5}, "mean temperature?"), ({"do_samples": True}, "mean do_sample?")])  # fmt: skip
 def test_settings_of_generate_lead_on(given: dict[str, Any], step: str) -> None:

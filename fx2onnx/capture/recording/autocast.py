@@ -2,17 +2,23 @@
 
 The tracer sees overloads before autocast does. To know the casts, the overload runs once on fakes below a mode that
 notes which of its arguments are cast before any other operator runs.
+
+Autocast casts a parameter once in an outermost region and keeps that cast, whatever is written into the parameter
+afterwards (``KeptCasts``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from fx2onnx.capture.rare_roads import RunPlugin
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.torchcompat.dispatch import TorchDispatchMode
+from fx2onnx.torchcompat.dispatch import TorchDispatchMode, no_modes, real_kernels
 from fx2onnx.torchcompat.fake_tensors import DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.torchcompat.operators import OpOverload
 
@@ -76,5 +82,86 @@ def _cast(tracer: Tracer, arg: object, dtypes: dict[int, torch.dtype]) -> object
     dtype = dtypes.get(id(tracer.values.fake_of(arg)))
     if dtype is None or dtype == arg.dtype:
         return arg
+    if dtype in _LOW and arg.dtype == torch.float32 and torch.is_autocast_cache_enabled() and _is_leaf(tracer, arg):
+        casts: KeptCasts = tracer.plugin("autocast")
+        return casts.cast(arg, dtype)
     with tracer.mode:
         return aten.to.dtype(arg, dtype)
+
+
+_LOW = torch.float16, torch.bfloat16
+
+
+def _is_leaf(tracer: Tracer, tensor: torch.Tensor) -> bool:
+    """Return whether the tensor is a leaf that requires gradients, in eager PyTorch."""
+    values = tracer.values
+    if not values.fake_mode.holds(tensor):
+        return tensor.requires_grad and tensor.is_leaf and tensor._base is None
+    return any(node in values.wants_grad and view.tensor is tensor for node, view in values.sources.items())
+
+
+class KeptCasts(RunPlugin):
+    """The casts that autocast keeps until its outermost region ends: of float32 leaves that require gradients."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__(tracer)
+        with real_kernels():
+            self._leaf = torch.ones(1, 1, requires_grad=True)
+        self._is_kept: Callable[[], object] = lambda: None
+        self._casts: dict[int, tuple[torch.Tensor, torch.fx.Node, torch.Tensor]] = {}
+        """A leaf, its value when it was cast, and the cast, by the id of the leaf."""
+
+    def cast(self, leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """``leaf`` in ``dtype``: the cast that autocast keeps if it has one of another value."""
+        if self._is_kept() is None:
+            self._casts.clear()
+            self._is_kept = _kept_cast(self._leaf)
+        values = self.tracer.values
+        node = values.node_of(leaf)
+        cast: torch.Tensor | None
+        _, before, cast = self._casts.get(id(leaf), (leaf, node, None))
+        if cast is None or (before is node and cast.dtype == dtype):
+            with self.tracer.mode:
+                cast = aten.to.dtype(leaf, dtype)
+            self._casts.setdefault(id(leaf), (leaf, node, cast))
+            return cast
+        if values.node_of(cast).graph not in (values.graph, values.root):
+            raise values.refuse(
+                "E103",
+                "autocast uses a cast of a parameter from before the parameter was written",
+                why="the cast was made in another branch or turn of a loop",
+                next="use the parameter in autocast before the branch or loop, or pass cache_enabled=False to torch.autocast",
+            )
+        return cast
+
+
+def _kept_cast(leaf: torch.Tensor) -> Callable[[], object]:
+    """A reference to a cast of ``leaf`` that autocast keeps: it ends when autocast forgets what it kept."""
+    made: list[Callable[[], object]] = []
+    was_on = torch.is_autocast_enabled("cpu")
+    with no_modes():
+        torch.set_autocast_enabled("cpu", True)
+        try:
+            with _Results(made):
+                torch.mm(leaf, leaf)
+        finally:
+            torch.set_autocast_enabled("cpu", was_on)
+    return made[0]
+
+
+class _Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refers weakly to the result of each operator."""
+
+    def __init__(self, made: list[Callable[[], object]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made = made
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        self._made.append(weakref.ref(result))
+        return result
+
+
+PLUGIN = KeptCasts

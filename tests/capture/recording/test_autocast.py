@@ -71,3 +71,110 @@ def test_rows_that_data_picks() -> None:
 
     samples = [(torch.randn(size, 4),) for size in (6, 3, 9)]
     check(rows, samples[0], others=samples[1:], dynamic_shapes=({0: "rows"},), rtol=0.05, atol=0.05)
+
+
+BF16 = torch.bfloat16
+
+
+def _written_in_place(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        first = x @ w
+        with torch.no_grad():
+            w.mul_(2)
+        return (first + x @ w).float()
+
+
+def _written_by_data(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        first = torch.nn.functional.linear(x, w)
+        w.data.mul_(2)
+        with torch.autocast("cpu", enabled=False):
+            widened = x @ w
+        return widened + first + torch.nn.functional.linear(x, w)
+
+
+def _data_replaced(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        first = x @ w
+        w.data = w.data * 2
+        return (first + x @ w).float()
+
+
+def _written_between_inner_regions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        with torch.autocast("cpu", BF16):
+            first = x @ w
+        with torch.no_grad():
+            w.mul_(2)
+        with torch.autocast("cpu", BF16):
+            return (first + x @ w).float()
+
+
+def _written_between_regions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        first = x @ w
+    with torch.no_grad():
+        w.mul_(2)
+    with torch.autocast("cpu", BF16):
+        return (first + x @ w).float()
+
+
+def _cache_cleared(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        first = x @ w
+        with torch.no_grad():
+            w.mul_(2)
+        torch.clear_autocast_cache()
+        return (first + x @ w).float()
+
+
+def _without_cache(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16, cache_enabled=False):
+        first = x @ w
+        with torch.no_grad():
+            w.mul_(2)
+        return (first + x @ w).float()
+
+
+def _views(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        first = x @ w.t()
+        with torch.no_grad():
+            w.mul_(2)
+        return (first + x @ w.t()).float()
+
+
+class _Weighted(torch.nn.Module):
+    def __init__(self, forward: Any, requires_grad: bool) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 4), requires_grad)
+        self.function = forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.function(x, self.weight)
+        return result
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize(
+    "function",
+    [
+        _written_in_place,
+        _written_by_data,
+        _data_replaced,
+        _written_between_inner_regions,
+        _written_between_regions,
+        _cache_cleared,
+        _without_cache,
+        _views,
+    ],
+)
+def test_a_cast_is_kept_as_autocast_keeps_it(function: Any, requires_grad: bool) -> None:
+    args, other = (torch.randn(3, 4),), (torch.randn(5, 4),)
+    module = _Weighted(function, requires_grad)
+    check(module, args, others=[other], dynamic_shapes=({0: "n"},), rtol=0.03, atol=0.03)
+
+
+def test_a_cast_of_an_input_that_requires_gradients_is_kept() -> None:
+    weight = torch.randn(4, 4, requires_grad=True)
+    check(_written_in_place, (torch.randn(3, 4), weight), rtol=0.03, atol=0.03)

@@ -17,7 +17,7 @@ from fx2onnx.runner.arena import ALIGN_BYTES, Buffer, assign_offsets
 from fx2onnx.runner.trace import Trace, is_plain, plain_call
 from fx2onnx.semantics.limits import check_bytes
 from fx2onnx.semantics.reading.program import Program, Step
-from fx2onnx.semantics.registry import Calls, Prepared, outputs_of
+from fx2onnx.semantics.registry import Prepared, bind, outputs_of
 from fx2onnx.semantics.types import Array, Spec, Value
 
 MAX_IDLE_STATES = 2
@@ -268,7 +268,7 @@ class State:
             fn, operands, attrs = action.prepared.fn, (outs, self._scratch(action), *args), {}
             if is_plain(fn):
                 fn, operands, attrs = step.kernel.fn, (outs, *args), step.attrs
-            return fn.bind(*operands, **attrs) if isinstance(fn, Calls) else [functools.partial(fn, *operands, **attrs)]
+            return bind(fn, *operands, **attrs)
         compute = functools.partial(step.kernel.fn, *args, **step.attrs)
         if action.kind == "view":
             results = outputs_of(compute()) if all(i < 0 or i in self.plan.trace.known for i in inputs[1:]) else ()

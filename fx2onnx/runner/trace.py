@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.elementwise import in_floats
+from fx2onnx.semantics.kernels.elementwise import in_floats, is_by_floats
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import Facts, Prepared
 from fx2onnx.semantics.types import Array, Spec, Value
@@ -71,7 +71,7 @@ class Trace:
         """The prepared computation of a static step with ``infer``; None if it is simply its kernel."""
         kernel, last = step.kernel, self.channels_last
         if kernel.prepare is None and not (
-            kernel.elementwise and (self.has_halves or not last.isdisjoint(step.inputs))
+            (self.has_halves and is_by_floats(kernel)) or (kernel.elementwise and not last.isdisjoint(step.inputs))
         ):
             return None
         if -1 in step.outputs or len(step.outputs) != len(specs):
@@ -86,8 +86,8 @@ class Trace:
             not self.wanted_last.isdisjoint(step.outputs),
         )
         made: Prepared | None = kernel.prepare(facts) if kernel.prepare is not None else None
-        if made is None and kernel.elementwise and self.has_halves:
-            made = in_floats(kernel, facts)
+        if made is None and self.has_halves:
+            made = in_floats(kernel, facts, kernel.prepare)
         if made is None and kernel.elementwise and _follows(facts):
             made = Prepared(plain_call(kernel.fn, step.attrs), channels_last=True)
         if made is None:

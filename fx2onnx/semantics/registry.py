@@ -61,6 +61,11 @@ class Calls:
         run_all(self.bind(*args, **attrs))
 
 
+def bind(fn: Callable[..., Any], *args: Any, **attrs: Any) -> Sequence[Callable[[], Any]]:
+    """The calls that compute ``fn(*args, **attrs)``."""
+    return fn.bind(*args, **attrs) if isinstance(fn, Calls) else [functools.partial(fn, *args, **attrs)]
+
+
 def run_all(calls: Iterable[Callable[[], Any]]) -> None:
     for call in calls:
         call()

@@ -30,9 +30,9 @@ def numbers(dtype: str, *dims: int, scale: float = 3.0) -> Array:
 class Case:
     """One node. ``feeds`` come first, constants after them; "" is an input that is left out."""
 
-    def __init__(self, op: str, feeds: list[Array], *constants: Array | None, outs: int = 1, atol: float = 2e-5, special: bool = False, domain: str = "", **attrs: Any) -> None:  # fmt: skip
+    def __init__(self, op: str, feeds: list[Array], *constants: Array | None, outs: int = 1, atol: float = 2e-5, special: bool = False, domain: str = "", opset: int = 21, **attrs: Any) -> None:  # fmt: skip
         self.op, self.feeds, self.outs, self.atol, self.special = op, feeds, outs, atol, special
-        self.constants, self.attrs, self.domain = constants, attrs, domain
+        self.constants, self.attrs, self.domain, self.opset = constants, attrs, domain, opset
         self.label = f"{op} {' '.join('x'.join(map(str, one.shape)) for one in feeds)} {attrs or ''}"
 
     def model(self) -> bytes:
@@ -51,7 +51,7 @@ class Case:
         ]
         made = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
         graph = helper.make_graph([node], "g", inputs, made, weights)
-        imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid(MICROSOFT, 1)]
         return bytes(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
 
 
@@ -82,9 +82,18 @@ def rows() -> list[Case]:
     made = [Case(op, [x], special=True, axis=axis) for op in ("Softmax", "LogSoftmax") for axis in (-1, 1)]
     made.append(Case("LayerNormalization", [x, numbers("float32", 37)], numbers("float32", 37), special=True))
     made.append(Case("LayerNormalization", [x], numbers("float32", 5, 37), axis=1))
+    made.append(Case("RMSNormalization", [x], numbers("float32", 37), special=True, opset=23))
     five = [numbers("float32", 5)] * 3
     made.append(Case("InstanceNormalization", [x], *five[:2]))
     made.append(Case("BatchNormalization", [x], *five, abs(five[0]) + 1, special=True))
+    image, by = numbers("float16", 2, 6, 37, 41), [numbers("float16", 6)] * 3
+    for op, *given, attrs in (
+        ("Softmax", {}), ("LogSoftmax", {"axis": 1}), ("LayerNormalization", *[numbers("float16", 41)] * 2, {}),
+        ("BatchNormalization", *by, abs(by[0]), {}), ("GroupNormalization", *by[:2], {"num_groups": 3}),
+        ("InstanceNormalization", *by[:2], {}), ("ReduceMax", np.array([-1]), {}), ("ReduceMean", np.array([2, 3]), {}),
+        ("RMSNormalization", numbers("float16", 41), {"opset": 23}), ("MaxPool", {"kernel_shape": [3, 3]}),
+    ):  # fmt: skip
+        made.append(Case(op, [image], *given, atol=0.01, **attrs))
     return made
 
 

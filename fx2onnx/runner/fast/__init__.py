@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
-from fx2onnx.semantics.kernels.elementwise import in_floats
+from fx2onnx.semantics.kernels.elementwise import Convert, in_floats, is_by_floats
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, Facts, Kernel, Prepared
-from fx2onnx.semantics.types import Spec
+from fx2onnx.semantics.types import LEAST_HALVES, Spec
 
 ENTRY = "fx2onnx.fast"
 """The config entry of a session: 0 for NumPy alone."""
@@ -30,7 +30,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("", "lines"): """
         Cast DequantizeLinear DynamicQuantizeLinear Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Mish QuantizeLinear Selu Sigmoid Softplus ThresholdedRelu
     """,
-    ("", "rows"): "BatchNormalization InstanceNormalization LayerNormalization LogSoftmax Softmax",
+    ("", "rows"): "BatchNormalization InstanceNormalization LayerNormalization LogSoftmax RMSNormalization Softmax",
     ("", "integers"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
     ("", "recurrent"): "GRU LSTM RNN",
     ("", "depthwise"): "Conv",
@@ -67,7 +67,7 @@ def improve(program: Program, is_wanted: bool = True) -> None:
         return
     for step in program.steps:
         if (step.kernel.domain, step.kernel.op_type) in _FILE_OF or (
-            step.kernel.elementwise and _has_halves(program, step)
+            is_by_floats(step.kernel) and _has_halves(program, step)
         ):
             step.kernel = _improved(step.kernel)
         for body in step.bodies.values():
@@ -103,16 +103,23 @@ def _form(kernel: Kernel, what: str) -> Any:
 
 def _prepare(kernel: Kernel, facts: Facts) -> Prepared | None:
     form = _form(kernel, "prepare")
-    made: Prepared | None = None
+    halves = _halves() if is_by_floats(kernel) and any(map(_is_half, facts.inputs)) else None
+    made = in_floats(kernel, facts, functools.partial(_prepare, kernel), *halves) if halves is not None else None
+    if made is not None:
+        return made
     if form is not None and kernel.since >= LEAST.get(kernel.op_type, 1):
         made = form(facts)
     elif form is not None and facts.attrs.get("axis", 1) in (-1, len(facts.outputs[0][0]) - 1):
         made = form(replace(facts, attrs={"axis": -1}))  # a single axis was flattened
     if made is None and kernel.prepare is not None:
         made = kernel.prepare(facts)
-    is_of_floats = kernel.elementwise or kernel.op_type == "LayerNormalization"
-    lines = _module("lines") if made is None and is_of_floats and any(map(_is_half, facts.inputs)) else None
-    return in_floats(kernel, facts, lines.from_half, lines.to_half) if lines is not None and lines.HAS_HALVES else made
+    return made
+
+
+def _halves() -> tuple[Convert, Convert] | None:
+    """float16 to float32, and back, where there are instructions for it."""
+    lines = _module("lines")
+    return (lines.from_half, lines.to_half) if lines is not None and lines.HAS_HALVES else None
 
 
 def _is_half(spec: Spec | None) -> bool:
@@ -120,9 +127,24 @@ def _is_half(spec: Spec | None) -> bool:
 
 
 def _call(kernel: Kernel, *inputs: Any, **attrs: Any) -> Any:
+    x = inputs[0] if inputs else None
+    if isinstance(x, np.ndarray) and x.dtype == np.float16 and x.size >= LEAST_HALVES and is_by_floats(kernel):
+        halves = _halves() if attrs.get("n_outputs", 1) == 1 else None
+        if halves is not None:
+            result = _call(kernel, *(_converted(halves[0], one, np.float32) for one in inputs), **attrs)
+            return _converted(halves[1], result, np.float16)
     form = _form(kernel, "call")
     made = form(*inputs, **attrs) if form is not None else None
     return kernel.fn(*inputs, **attrs) if made is None else made
+
+
+def _converted(convert: Convert, x: Any, dtype: Any) -> Any:
+    """Arrays of one of the two types in the other one; all else as it is."""
+    if not isinstance(x, np.ndarray) or x.dtype not in (np.float16, np.float32) or x.dtype == dtype:
+        return x
+    y = np.empty(x.shape, dtype)
+    convert(x, y)
+    return y
 
 
 LEAST: Mapping[str, int] = {"Softmax": 13, "LogSoftmax": 13}

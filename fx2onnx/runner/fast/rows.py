@@ -79,6 +79,18 @@ def _layer_norm(x: Array, weight: Array, bias: Array, y: Array, epsilon: Any) ->
 
 
 @summing
+def _rms_norm(x: Array, weight: Array, bias: Array, y: Array, epsilon: Any) -> None:
+    width = x.shape[1]
+    for r in range(x.shape[0]):
+        square = f32(0)
+        for j in range(width):
+            square += x[r, j] * x[r, j]
+        by = f32(1) / np.sqrt(square / f32(width) + epsilon)
+        for j in range(width):
+            y[r, j] = x[r, j] * by * weight[j] + bias[j]
+
+
+@summing
 def _instance_norm(x: Array, weight: Array, bias: Array, y: Array, epsilon: Any) -> None:
     width, channels = x.shape[1], weight.size
     for r in range(x.shape[0]):
@@ -120,7 +132,7 @@ def prepare_LogSoftmax(facts: Facts) -> Prepared | None:
     return _of_rows(facts, _log_softmax)
 
 
-def prepare_LayerNormalization(facts: Facts) -> Prepared | None:
+def _normalization(loop: Any, facts: Facts) -> Prepared | None:
     spec, weight = facts.inputs[:2]
     bias = facts.inputs[2] if len(facts.inputs) > 2 else None
     if spec is None or not is_plain(spec) or len(facts.outputs) > 1 or any(facts.channels_last):
@@ -135,9 +147,13 @@ def prepare_LayerNormalization(facts: Facts) -> Prepared | None:
         source, made = operand(x, shape)
         scale, first = operand(weight, (shape[1],))
         shift, second = (zeros, []) if bias is None else operand(bias, (shape[1],))
-        return [*made, *first, *second, partial(_layer_norm, source, scale, shift, out[0].reshape(shape), epsilon)]
+        return [*made, *first, *second, partial(loop, source, scale, shift, out[0].reshape(shape), epsilon)]
 
     return Prepared(Calls(calls), inplace=())
+
+
+prepare_LayerNormalization: Any = partial(_normalization, _layer_norm)
+prepare_RMSNormalization: Any = partial(_normalization, _rms_norm)
 
 
 def call_InstanceNormalization(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, **_: Any) -> Array | None:

@@ -13,7 +13,7 @@ from fx2onnx.semantics.kernels.elementwise import Call, Outs, each, reshaped
 from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import Calls, Facts, Prepared, kernel
-from fx2onnx.semantics.types import FLOAT32, NARROW_FLOATS, Array, Spec, narrowed, numpy_dtype_of_code, widen
+from fx2onnx.semantics.types import FLOAT32, Array, Spec, narrowed, numpy_dtype_of_code, widen
 
 
 def _row_means(rows: Array) -> Array:
@@ -142,7 +142,7 @@ def _batch_norm(x: Array, scale: Array, bias: Array, mean: Array, var: Array, ep
     shift = bias.astype(wide) - mean.astype(wide) * factor
     if x.ndim < 2:
         return np.asarray(x.astype(wide) * factor + shift).astype(x.dtype, copy=False)
-    y = x.astype(wide, copy=False) * _per_channel(factor, x.ndim)
+    y = widen(x).astype(wide, copy=False) * _per_channel(factor, x.ndim)
     y += _per_channel(shift, x.ndim)
     return narrowed(y, x.dtype)
 
@@ -232,9 +232,7 @@ def group_normalization(
     y = normalize_rows(x.reshape(x.shape[0] * num_groups, math.prod(x.shape[1:]) // num_groups), epsilon).reshape(
         x.shape
     )
-    if x.dtype in NARROW_FLOATS:
-        y = y.astype(x.dtype)
-    return narrowed((y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)), x.dtype)
+    return narrowed(y * _per_channel(widen(scale), x.ndim) + _per_channel(widen(bias), x.ndim), x.dtype)
 
 
 @kernel("GroupNormalization", 18)

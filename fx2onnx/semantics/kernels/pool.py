@@ -58,7 +58,13 @@ def over_windows(x: Array, window: Window, combine: np.ufunc, fill: Any) -> Arra
 def _prepare_max_pool(facts: Facts) -> Prepared | None:
     """Separable maxima in channels-last memory, where the input lies so."""
     spec = facts.inputs[0]
-    if spec is None or not facts.channels_last[0] or len(spec[0]) != 4 or len(facts.outputs) != 1:
+    if (
+        spec is None
+        or not facts.channels_last[0]
+        or len(spec[0]) != 4
+        or len(facts.outputs) != 1
+        or spec[1] == np.float16
+    ):
         return None
     shape, dtype = spec
     attrs = facts.attrs

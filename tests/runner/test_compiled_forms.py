@@ -126,6 +126,32 @@ def integers() -> list[Case]:
     return made
 
 
+def codes() -> list[Case]:
+    made = []
+    for dtype in ("uint8", "int8"):
+        x, zero, y = numbers(dtype, 2, 5, 6, 7), scalar(9, dtype), (scalar(1.5), scalar(30, dtype))
+        for other in ((2, 5, 6, 7), (5, 1, 1), (6, 7), (), (1, 5, 1, 7), (3, 2, 5, 6, 7)):
+            for op in ("QLinearAdd", "QLinearMul"):
+                given = scalar(0.5), zero, numbers(dtype, *other), scalar(0.7), scalar(5, dtype), *y
+                made.append(Case(op, [x], *given, domain=MICROSOFT))
+        made.append(Case("QLinearGlobalAveragePool", [x], scalar(0.2), zero, scalar(0.3), y[1], domain=MICROSOFT))
+        made.append(Case("QLinearSigmoid", [x], scalar(0.02), zero, scalar(0.004), scalar(0, dtype), domain=MICROSOFT))
+        made.append(Case("QLinearLeakyRelu", [x], scalar(0.2), zero, *y, domain=MICROSOFT, alpha=0.3))
+        made.append(Case("DequantizeLinear", [x], numbers("float32", 5), np.arange(5).astype(dtype), axis=-3))
+    return made
+
+
+def scattered() -> list[Case]:
+    made = []
+    for dtype in ("float32", "int64"):
+        x, places = numbers(dtype, 5, 4, 17), np.array([[1, -1], [4, 3], [1, 3], [1, 3], [-5, 0]])
+        for reduction in ("add", "mul", "max", "min"):
+            for depth in (1, 2):
+                given = places[:, :depth], numbers(dtype, 5, *x.shape[depth:])
+                made.append(Case("ScatterND", [x], *given, reduction=reduction, special=dtype == "float32"))
+    return made
+
+
 def products() -> list[Case]:
     """Rows and columns of whole tiles and of parts, one row less than a tile, weights as they are and turned."""
     made = []
@@ -223,7 +249,7 @@ def others() -> list[Case]:
     return made
 
 
-CASES = [*lines(), *rows(), *integers(), *products(), *choices(), *others()]
+CASES = [*lines(), *rows(), *integers(), *codes(), *scattered(), *products(), *choices(), *others()]
 
 
 def image_model(activation: str, size: int) -> tuple[bytes, dict[str, Array]]:

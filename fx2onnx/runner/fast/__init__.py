@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
-from fx2onnx.semantics.kernels.elementwise import Convert, in_floats, is_by_floats
+from fx2onnx.semantics.kernels.half_floats import Convert, in_floats, is_by_floats
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, Facts, Kernel, Prepared
 from fx2onnx.semantics.types import LEAST_HALVES, Spec
@@ -35,8 +35,12 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("", "recurrent"): "GRU LSTM RNN",
     ("", "depthwise"): "Conv",
     ("", "pools"): "AveragePool MaxPool",
+    ("", "indexed"): "ScatterND",
     ("", "products"): "Gemm MatMul",
     ("", "choices"): "GridSample NonMaxSuppression TopK",
+    (MICROSOFT, "codes"): """
+        QLinearAdd QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere
+    """,
     (MICROSOFT, "halves"): "MatMulNBits",
     (PRIVATE_DOMAIN, "depthwise"): "FusedConv",
     (PRIVATE_DOMAIN, "integers"): "ScaledMatMulInteger",

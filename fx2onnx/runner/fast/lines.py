@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -217,20 +218,39 @@ def _quantize_by_range(x: Array, y: Array, scale: Array, zero: Array) -> None:
 
 
 @compiled
-def _dequantize(x: Array, y: Array, scale: Any, zero: Any) -> None:
-    for i in range(x.size):
-        y[i] = (f32(x[i]) - zero) * scale
+def _dequantize(x: Array, y: Array, scale: Array, zero: Array) -> None:
+    """Shapes: x, y [rows, columns], scale, zero [numbers], which repeat from row to row."""
+    for r in range(x.shape[0]):
+        by, shift = scale[r % scale.size], zero[r % scale.size]
+        for j in range(x.shape[1]):
+            y[r, j] = (f32(x[r, j]) - shift) * by
 
 
-def call_DequantizeLinear(x: Array, scale: Array, zero_point: Array | None = None, **attrs: Any) -> Array | None:
-    """Bytes with one scale."""
+def call_DequantizeLinear(
+    x: Array,
+    scale: Array,
+    zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Array | None:
+    """Bytes with one scale, or one for each of an axis other than the last."""
     is_plain_type = x.dtype in (np.dtype(np.uint8), np.dtype(np.int8)) and scale.dtype == f32
-    if not is_plain_type or scale.shape not in ((), (1,)) or attrs.get("output_dtype") or x.size < LANES:
+    if not is_plain_type or scale.ndim > 1 or block_size or output_dtype or x.size < LANES:
         return None
     if zero_point is not None and (zero_point.dtype != x.dtype or zero_point.shape != scale.shape):
         return None
-    y, shift = np.empty(x.shape, f32), f32(0) if zero_point is None else f32(zero_point.item())
-    _dequantize(np.require(x, None, ["C", "W"]).reshape(-1), y.reshape(-1), f32(scale.item()), shift)
+    columns = x.size
+    if scale.size != 1:
+        if not -x.ndim <= axis < x.ndim or x.shape[axis] != scale.size:
+            return None
+        columns = math.prod(x.shape[axis % x.ndim + 1 :])
+        if columns < LANES:
+            return None
+    y, by = np.empty(x.shape, f32), np.array(scale, f32).reshape(-1)
+    shift = np.zeros(by.size, f32) if zero_point is None else zero_point.astype(f32).reshape(-1)
+    _dequantize(np.require(x, None, ["C", "W"]).reshape(-1, columns), y.reshape(-1, columns), by, shift)
     return y
 
 

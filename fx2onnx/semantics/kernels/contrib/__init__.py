@@ -15,10 +15,10 @@ FAMILIES: dict[tuple[str, str], str] = {
         TransposeMatMul
     """,
     ("", "fused"): "SimplifiedLayerNormalization",
+    (MICROSOFT, "codes"): "QLinearAdd QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere",
     (MICROSOFT, "quantized"): """
-        DequantizeLinear DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat NhwcMaxPool QGemm QLinearAdd QLinearAveragePool
-        QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere
-        QuantizeLinear
+        DequantizeLinear DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat NhwcMaxPool QGemm QLinearAveragePool QLinearConv
+        QLinearGlobalAveragePool QLinearSoftmax QuantizeLinear
     """,
     (MICROSOFT, "recurrent"): """
         DynamicQuantizeLSTM

@@ -9,7 +9,8 @@ import numpy as np
 from fx2onnx.semantics.kernels.attention import split_heads
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.contrib.attention import attend
-from fx2onnx.semantics.kernels.contrib.quantized import number, scaled_product
+from fx2onnx.semantics.kernels.contrib.codes import number
+from fx2onnx.semantics.kernels.contrib.quantized import scaled_product
 from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel

@@ -1,4 +1,4 @@
-"""onnxruntime's operators on quantized tensors (``QLinearAdd`` and its like), and products that quantize as they run.
+"""onnxruntime's products, poolings and softmax of quantized tensors, and products that quantize as they run.
 
 Numerics: float32, as in onnxruntime's own kernels, rounded half to even. Its vector code sums in another order, so a value
 that lies between two codes may become the other one.
@@ -6,18 +6,17 @@ that lies between two codes may become the other one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
+from fx2onnx.semantics.kernels.contrib.codes import codes_of, dequantized, number
 from fx2onnx.semantics.kernels.integer_convolutions import qconv_infer, qlinear_conv
 from fx2onnx.semantics.kernels.integer_products import (
     centered,
     exact_product,
     integer_range,
-    into_codes,
     magnitude,
     requantize,
     to_int32,
@@ -28,145 +27,10 @@ from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_infer, q
 from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
-from fx2onnx.semantics.types import FLOAT32, Array, Dtype
+from fx2onnx.semantics.types import FLOAT32, Array
 
 kernel("QuantizeLinear", domain=MICROSOFT, kind="into", infer=quantize_infer)(quantize_linear)
 kernel("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
-
-
-def number(value: Array | np.float32 | None, name: str) -> np.float32:
-    """A scale or zero point of a whole tensor in float32; 0 where it is left out. Raises: ValueError for several."""
-    if value is None:
-        return np.float32(0)
-    if value.size != 1:
-        raise ValueError(f"{name} has the shape {list(value.shape)}; it must be one number")
-    return np.float32(value.reshape(()))
-
-
-def _wide(x: Array, scale: Array | np.float32 | None, zero: Array | None, name: str) -> Array:
-    """The numbers that ``x`` stands for."""
-    wide: Array = x.astype(FLOAT32)
-    wide -= number(zero, f"{name}_zero_point")
-    if scale is not None:
-        wide *= number(scale, f"{name}_scale")
-    return wide
-
-
-def _narrow(wide: Array, scale: Array, zero: Array | None, dtype: Dtype) -> Array:
-    """Numbers as codes of ``scale`` and ``zero``."""
-    return rounded(
-        np.asarray(wide / number(scale, "the output's scale")), number(zero, "the output's zero point"), dtype
-    )
-
-
-def rounded(codes: Array, zero: np.float32, dtype: Dtype) -> Array:
-    """``codes + zero``, rounded and clipped to the range of ``dtype``; the codes, in float32, are overwritten."""
-    y = np.empty(codes.shape, dtype)
-    into_codes(codes, np.asarray(zero), y)
-    return y
-
-
-def _by_table(
-    function: Callable[[Array], Array],
-    x: Array,
-    scale: Array,
-    zero: Array | None,
-    y_scale: Array,
-    y_zero: Array | None,
-    name: str = "X",
-) -> Array:
-    """``function`` of quantized numbers: computed once for each of the 256 codes."""
-    if x.dtype.itemsize != 1:
-        raise TypeError(f"{name} is {x.dtype}, not uint8 or int8")
-    codes = np.arange(256, dtype=np.uint8).view(x.dtype)
-    table = _narrow(function(_wide(codes, scale, zero, name)), y_scale, y_zero, x.dtype)
-    # bytes are looked up in a third of the time that NumPy takes, which makes indices of 64 bits of them first
-    return np.frombuffer(bytearray(x.tobytes().translate(table.tobytes())), x.dtype).reshape(x.shape)
-
-
-@kernel("QLinearAdd", domain=MICROSOFT)
-def qlinear_add(
-    a: Array,
-    a_scale: Array,
-    a_zero: Array | None,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array | None,
-    c_scale: Array,
-    c_zero: Array | None = None,
-) -> Array:
-    """The sum of dequantized a and b, quantized again."""
-    check_shape(np.broadcast_shapes(a.shape, b.shape), FLOAT32)
-    to_c = number(c_scale, "C_scale")
-    left, right = number(a_scale, "A_scale") / to_c, number(b_scale, "B_scale") / to_c
-    total = _wide(a, left, a_zero, "A") + _wide(b, right, b_zero, "B")
-    return rounded(np.asarray(total), number(c_zero, "C_zero_point"), a.dtype)
-
-
-@kernel("QLinearMul", domain=MICROSOFT)
-def qlinear_mul(
-    a: Array,
-    a_scale: Array,
-    a_zero: Array | None,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array | None,
-    c_scale: Array,
-    c_zero: Array | None = None,
-) -> Array:
-    """The product of dequantized a and b, quantized again."""
-    check_shape(np.broadcast_shapes(a.shape, b.shape), FLOAT32)
-    factor = number(a_scale, "A_scale") * number(b_scale, "B_scale") / number(c_scale, "C_scale")
-    product = np.asarray(_wide(a, None, a_zero, "A") * _wide(b, None, b_zero, "B"))
-    return rounded(np.multiply(product, factor, out=product), number(c_zero, "C_zero_point"), a.dtype)
-
-
-@kernel("QLinearSigmoid", domain=MICROSOFT)
-def qlinear_sigmoid(x: Array, scale: Array, zero: Array | None, y_scale: Array, y_zero: Array | None = None) -> Array:
-    """1 / (1 + exp(-x)) of dequantized x, quantized again."""
-    return _by_table(lambda wide: np.asarray(1 / (1 + np.exp(-wide))), x, scale, zero, y_scale, y_zero)
-
-
-@kernel("QLinearLeakyRelu", domain=MICROSOFT)
-def qlinear_leaky_relu(
-    x: Array, scale: Array, zero: Array | None, y_scale: Array, y_zero: Array | None = None, *, alpha: float = 0.01
-) -> Array:
-    """Dequantized x, below 0 times ``alpha``, quantized again."""
-    slope = np.float32(alpha)
-    return _by_table(lambda wide: np.where(wide >= 0, wide, wide * slope), x, scale, zero, y_scale, y_zero)
-
-
-@kernel("QLinearConcat", domain=MICROSOFT)
-def qlinear_concat(y_scale: Array, y_zero: Array, *triples: Array, axis: int) -> Array:
-    """Tensors of their own scales side by side in one scale. ``triples``: tensor, scale, zero point of each."""
-    if not triples or len(triples) % 3:
-        raise ValueError(
-            f"{len(triples)} inputs after the output's scale; they must be tensor, scale, zero point of each"
-        )
-    parts = [
-        _by_table(lambda wide: wide, x, scale, zero, y_scale, y_zero, "an input")
-        for x, scale, zero in zip(triples[::3], triples[1::3], triples[2::3], strict=True)
-    ]
-    return np.concatenate(parts, axis=check_axis(axis, parts[0].ndim))
-
-
-@kernel("QLinearWhere", domain=MICROSOFT)
-def qlinear_where(
-    condition: Array,
-    x: Array,
-    x_scale: Array,
-    x_zero: Array,
-    y: Array,
-    y_scale: Array,
-    y_zero: Array,
-    z_scale: Array,
-    z_zero: Array,
-) -> Array:
-    """x where the condition holds, else y, both in the scale of the output."""
-    check_shape(np.broadcast_shapes(condition.shape, x.shape, y.shape), x.dtype)
-    left = _by_table(lambda wide: wide, x, x_scale, x_zero, z_scale, z_zero, "x")
-    right = _by_table(lambda wide: wide, y, y_scale, y_zero, z_scale, z_zero, "y")
-    return np.where(condition, left, right)
 
 
 @kernel("QLinearSoftmax", domain=MICROSOFT)
@@ -223,12 +87,12 @@ def qlinear_average_pool(
     **attrs: Any,
 ) -> Array:
     """The mean of each window of dequantized x, quantized again."""
-    wide = _wide(_channels_second(x) if channels_last else x, scale, zero, "X")
+    wide = dequantized(_channels_second(x) if channels_last else x, scale, zero, "X")
     (shape, dtype), *_ = pool_infer([wide], attrs)
     check_shape(shape, dtype)
     means = np.empty(shape, dtype)
     average_pool([means], wide, **attrs)
-    y = _narrow(means, y_scale, y_zero, x.dtype)
+    y = codes_of(means, y_scale, y_zero, x.dtype)
     return _channels_last(y) if channels_last else y
 
 
@@ -237,8 +101,8 @@ def qlinear_global_average_pool(
     x: Array, scale: Array, zero: Array, y_scale: Array, y_zero: Array, *, channels_last: int = 0
 ) -> Array:
     """The mean over all spatial axes of dequantized x, quantized again."""
-    wide = _wide(_channels_second(x) if channels_last else x, scale, zero, "X")
-    y = _narrow(global_average_pool(wide), y_scale, y_zero, x.dtype)
+    wide = dequantized(_channels_second(x) if channels_last else x, scale, zero, "X")
+    y = codes_of(global_average_pool(wide), y_scale, y_zero, x.dtype)
     return _channels_last(y) if channels_last else y
 
 

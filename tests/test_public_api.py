@@ -171,6 +171,7 @@ def test_keywords_of_torch_onnx_export_are_taken() -> None:
     assert keyword - set(ours) - set(TORCH_ONLY) - set(OTHER_NAMES) == set()
 
 
+@pytest.mark.long
 def test_the_functions_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     net = torch.nn.Linear(32, 64).eval()
@@ -346,6 +347,7 @@ def test_options_load_neither_torch_nor_onnx() -> None:
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.long
 def test_an_ordinary_export_imports_what_it_needs() -> None:
     code = (
         "import sys, torch, fx2onnx\n"
@@ -362,6 +364,7 @@ def test_an_ordinary_export_imports_what_it_needs() -> None:
     assert not {"aten_map.convolution", "aten_map.sorting"} & loaded
 
 
+@pytest.mark.long
 def test_a_capture_imports_no_family_of_the_table() -> None:
     code = (
         "import sys, torch, fx2onnx\n"

@@ -76,7 +76,7 @@ print(sorted(rare & sys.modules.keys()))
 """
 
 
-@pytest.mark.long_cases("static")
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", ["static", "dynamic"])
 def test_an_ordinary_export_imports_none(sizes: str) -> None:
     done = subprocess.run([sys.executable, "-c", ORDINARY, sizes], capture_output=True, text=True)

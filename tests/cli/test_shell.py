@@ -196,6 +196,7 @@ def test_doctor_says_what_is_missing_and_broken(monkeypatch: pytest.MonkeyPatch)
     assert invoke("doctor").exit_code == 0
 
 
+@pytest.mark.long
 def test_an_export_has_the_options_of_the_python_call(folder: Path) -> None:
     source = "inner/shell_net.py:make_counting"
     asked = ("--input-names", "a", "--output-names", "b", "--state", "io", "--metadata", "none", "--no-optimize")

@@ -136,6 +136,7 @@ class TestCommand:
         assert (row["ok"], row["exit_code"], row["error"]["code"]) == (False, 2, "E001")
         assert list(Path().glob("*.onnx")) == []
 
+    @pytest.mark.long
     def test_in_a_process_of_its_own(self) -> None:
         call = [sys.executable, "-m", "fx2onnx", "export", "warned_nets:make", "-o", "m.onnx", "--no-verify"]
         done = subprocess.run(call, capture_output=True, text=True, check=True)

@@ -57,6 +57,7 @@ print(torchvision.ops, "torch" in sys.modules)
     assert run_python(code, path=tmp_path).strip() == "its own False"
 
 
+@pytest.mark.long_cases("RuntimeError('compiled for another CUDA')")
 @pytest.mark.parametrize("failure", ["ImportError('libcudart.so')", "RuntimeError('compiled for another CUDA')"])
 def test_a_torchvision_broken_in_another_way_is_reported(tmp_path: Path, failure: str) -> None:
     (tmp_path / "torchvision").mkdir()

@@ -154,6 +154,7 @@ class Checkpointed(nn.Module):
         return result
 
 
+@pytest.mark.long_cases(but=["seeded-True"])
 @pytest.mark.parametrize("is_reentrant", [False, True])
 @pytest.mark.parametrize("dropout", ["off", "seeded"])
 def test_checkpointed_layers_run_once_with_the_parameters_given(is_reentrant: bool, dropout: Any) -> None:

@@ -104,6 +104,7 @@ def test_alpha_dropout_from_a_seed(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got[~is_out], X.numpy()[~is_out] * slope + offset, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_rrelu(tmp_path: Path) -> None:
     """Slopes from the seed lie between the two that are given; off, they are the one between."""
     found = drawn(nn.RReLU(0.1, 0.5), tmp_path / "seeded", "seeded")
@@ -115,6 +116,7 @@ def test_rrelu(tmp_path: Path) -> None:
     np.testing.assert_allclose(off, F.leaky_relu(X, 0.3).numpy(), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_another_seed_draws_others(tmp_path: Path) -> None:
     one, two = (drawn(nn.AlphaDropout(0.25), tmp_path / str(seed), "seeded", seed)["runner"] for seed in (0, 1))
     assert not np.array_equal(one, two)

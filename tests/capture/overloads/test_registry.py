@@ -118,6 +118,7 @@ def test_the_index_of_families_is_what_they_register(tmp_path: Path) -> None:
     assert registering - {"registry", WRITES} == set(registry.read_families())
 
 
+@pytest.mark.long
 def test_a_family_is_imported_when_an_overload_of_it_is_first_seen() -> None:
     """Also where a guarded statement is watched for what else it does: no import is seen there."""
     code = (

@@ -126,7 +126,10 @@ def _show_certificate(found: Certificate) -> None:
     if found.rules:
         line("rules", ", ".join(f"{name} {count}" for name, count in found.rules.items()))
     for name, kind in found.outputs.items():
-        line("output", name, kind)
+        step = found.steps.get(name)
+        line("output", name, kind, f"a rounding may become a step at {step}" if step else "")
+    if found.fixed:
+        line("inputs", ", ".join(found.fixed), "at their defaults: one of the files does not take them")
     for kind in ("bounded", "sampled", "unknown", "refuted"):
         nodes = [each for each in found.changed if each.kind == kind]
         for each in nodes[:MOST_NODES]:

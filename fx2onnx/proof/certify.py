@@ -7,7 +7,7 @@ floats differ by rounding. *sampled*: neither, but random inputs gave the same. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from fx2onnx.irx.inference import without_maps
 from fx2onnx.judge.engines import ENGINES, is_available
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
 from fx2onnx.proof.derivation import Derivation, again, derivation_of
-from fx2onnx.proof.nodes import Array, reads_of
+from fx2onnx.proof.nodes import Array, may_step, reads_of
 from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.replay import ListedEdit, Replay
 from fx2onnx.proof.rules import Reader
@@ -64,6 +64,10 @@ class Certificate(Shown):
     unchanged: int = 0
     engine: str = ""
     """The engine that ran the samples; empty if none were needed or none runs the files."""
+    steps: dict[str, str] = field(default_factory=dict)
+    """The first operator, by output, at which a rounding of a bounded value may become a step: a comparison, an index, an integer."""
+    fixed: list[str] = field(default_factory=list)
+    """The inputs with a default that one of the files does not take: they are compared at their defaults."""
     roundings: float = 0.0
     """The largest number of roundings between constants of bounded nodes."""
     rules: dict[str, int] = field(default_factory=dict)
@@ -88,14 +92,14 @@ class Certificate(Shown):
         return {"ok": self.ok, "changed": len(self.changed), **self.counts, "unchanged": self.unchanged}
 
 
-def start(file: OpenedFile, terms: Terms) -> dict[str, int]:
-    """The terms of a file's inputs and constants."""
-    found: dict[str, int] = {}
-    for name in file.inputs:
-        found[name] = term = terms.of("input", name)
+def start(file: OpenedFile, terms: Terms, given: Collection[str]) -> dict[str, int]:
+    """The terms of a file's inputs and constants. ``given``: the weights that both files take as inputs, too."""
+    found = {name: terms.constant(array) for name, array in file.constants.items()}
+    for name in (*file.inputs, *given):
+        found[name] = term = terms.of("input", name, found.get(name))
         terms.shaped(term, file.dims.get(name))
         terms.dtypes.setdefault(term, file.dtypes.get(name, ""))
-    return found | {name: terms.constant(array) for name, array in file.constants.items()}
+    return found
 
 
 class Certifying:
@@ -104,6 +108,7 @@ class Certifying:
     def __init__(self, before: OpenedFile, after: OpenedFile) -> None:
         self.before, self.after = before, after
         self.real = self.exact = Terms(is_real=False)
+        self.given = [name for name in before.defaults if name in after.defaults]
         self.started: dict[tuple[bool, bool], dict[str, int]] = {}
         self.had_exact, self.had_real, self.plain = self._before()
 
@@ -117,7 +122,7 @@ class Certifying:
         for terms in (self.exact, self.real):
             key = file is self.after, terms.is_real
             if key not in self.started:
-                self.started[key] = start(file, terms)
+                self.started[key] = start(file, terms, self.given)
         found = (dict(self.started[file is self.after, terms.is_real]) for terms in (self.exact, self.real))
         return next(found), next(found)
 
@@ -220,11 +225,12 @@ def certify(before: Any, after: Any, *, derivation: bool = True) -> Certificate:
 
 
 def _certify(one: OpenedFile, other: OpenedFile, derivation: bool) -> Certificate:
-    if sorted(one.inputs) != sorted(other.inputs) or len(one.outputs) != len(other.outputs):
+    apart = _inputs_apart(one, other)
+    if apart:
         raise UserError(
             "E001",
             "the files have different inputs or outputs",
-            why=f"{one.inputs} -> {one.outputs}, and {other.inputs} -> {other.outputs}",
+            why=apart,
             next="certify compares a file with what another file became: fx2onnx optimize BEFORE AFTER",
         )
     told = derivation_of(one, other) if derivation else Derivation()
@@ -245,12 +251,31 @@ def _certify(one: OpenedFile, other: OpenedFile, derivation: bool) -> Certificat
         engine, anchors = _sampled(one, other, unsure)
         kinds, roundings, missing = job.compare(anchors)
     found = Certificate(one.path, other.path, engine=engine, rules=dict(sorted(told.counts.items())))
+    found.fixed = sorted({*one.defaults} ^ {*other.defaults})
     for index, name in enumerate(other.outputs):
         found.outputs[name] = job.output_kind(index, anchors)
     _judge_nodes(found, other, kinds, roundings, told)
     _judge_outputs(found, other)
     found.roundings = max(roundings.values(), default=0.0)
     return found
+
+
+def _inputs_apart(one: OpenedFile, other: OpenedFile) -> str:
+    """Say how the inputs or outputs of two files differ; empty where they are the same, whatever names sizes have."""
+    if sorted(one.inputs) != sorted(other.inputs) or len(one.outputs) != len(other.outputs):
+        return f"{one.inputs} -> {one.outputs}, and {other.inputs} -> {other.outputs}"
+    for name in one.inputs:
+        kinds = [file.dtypes.get(name, "") for file in (one, other)]
+        sizes = [file.dims.get(name) for file in (one, other)]
+        is_other = kinds[0] != kinds[1]
+        if sizes[0] is not None and sizes[1] is not None:
+            pairs = zip(*sizes, strict=False)
+            is_other |= len(sizes[0]) != len(sizes[1])
+            is_other |= any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+        if is_other:
+            told = [f"{kind} of sizes {[*map(str, each or ())]}" for kind, each in zip(kinds, sizes, strict=True)]
+            return f"'{name}' is {told[0]}, and {told[1]}"
+    return ""
 
 
 def _judge_nodes(
@@ -291,14 +316,21 @@ def _judge_nodes(
 
 
 def _judge_outputs(found: Certificate, file: OpenedFile) -> None:
-    """An output is as well known as the changed nodes that it is made by."""
+    """An output is as well known as the changed nodes that it is made by. A rounding may become a step behind them."""
     kind_of = {each.value: each.kind for each in found.changed}
     worst: dict[str, str] = {}
+    steps: dict[str, str] = {}
     for node in file.proto.graph.node:
-        graphs = reads_of(node)
-        kinds = [worst.get(name, "proved") for name in (*node.input, *graphs)]
+        reads = [*node.input, *reads_of(node)]
+        kinds = [worst.get(name, "proved") for name in reads]
         own = next((kind_of[name] for name in node.output if name in kind_of), "proved")
         worst |= dict.fromkeys(node.output, max([own, *kinds], key=KINDS.index))
+        step = next((steps[name] for name in reads if name in steps), "")
+        if not step and "bounded" in (own, *kinds) and may_step(node, file.dtypes):
+            step = f"{node.name or node.output[0]} ({node.op_type})"
+        if step:
+            steps |= dict.fromkeys(node.output, step)
+    found.steps = {name: steps[name] for name in found.outputs if name in steps}
     for name, kind in found.outputs.items():
         if kind in ("proved", "bounded"):
             found.outputs[name] = max(kind, worst.get(name, "proved"), key=KINDS.index)

@@ -29,8 +29,8 @@ class TermMaker(Protocol):
     ) -> int: ...
 
 
-_NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0, "And": True, "Or": False}
-"""The number that changes nothing as the second input, and for commutative operators as the first."""
+_NEUTRAL = {"Mul": 1, "Div": 1, "Add": -0.0, "Sub": 0.0, "And": True, "Or": False}
+"""The number that changes nothing as the second input, and for commutative operators as the first: -0.0 + 0.0 is 0.0."""
 _REPEATS = frozenset(["view", "moved", "slice"])
 """Terms that hold elements of another one."""
 
@@ -136,6 +136,8 @@ def _without_neutral(terms: Terms, op: str, x: int, y: int, shape: Shape) -> int
     for value, other in ((x, y),) if op in ("Div", "Sub") else ((x, y), (y, x)):
         array = terms.constants.get(other)
         if array is None or array.dtype == object or not array.size or not (array == wanted).all():
+            continue
+        if wanted == 0 and array.dtype.kind not in "iub" and (np.signbit(array) != np.signbit(wanted)).any():
             continue
         dims = terms.dims.get(value)
         fits = dims is not None and array.ndim <= len(dims)
@@ -283,5 +285,8 @@ def _pad(reader: TermMaker, args: Args, attributes: Mapping[str, Any], shape: Sh
     pads, number = array_of(terms, args, 1), array_of(terms, args, 2)
     if x is None or not is_plain or pads is None or (number is None and len(args) > 2 and args[2] is not None):
         return None
-    value = 0.0 if number is None else float(number.reshape(()))
+    kind = number.dtype if number is not None else dtype or terms.dtypes.get(x)
+    if not kind:
+        return None
+    value = terms.constant(np.zeros((), kind) if number is None else number.reshape(()))
     return x if not pads.any() else terms.of("around", x, value, tuple(pads.tolist()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,13 @@ Array: TypeAlias = npt.NDArray[Any]
 RANDOM = frozenset(
     ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"]
 )
+_STEPS_NAMES = """
+ArgMax ArgMin Bernoulli Cast CastLike Ceil DynamicQuantizeLinear Equal Floor Greater GreaterOrEqual Hardmax IsInf IsNaN Less LessOrEqual
+MaxUnpool Mod Multinomial NonMaxSuppression NonZero OneHot QuantizeLinear Range Resize Round Shrink Sign ThresholdedRelu TopK Unique
+Upsample
+"""
+STEPS = frozenset(_STEPS_NAMES.split())
+"""Operators whose results jump: a rounding of a float that they read may change them by more."""
 FOLD_BYTES = 64 << 20
 """Constants up to here are computed by value."""
 
@@ -62,6 +69,23 @@ def _gathered(arrays: Sequence[Array | None], axis: int) -> list[Array] | None:
         return None
 
 
+def may_step(node: onnx.NodeProto, dtypes: Mapping[str, str]) -> bool:
+    """Return whether a rounding of a float that a node reads may change its results by more than roundings.
+
+    dtypes: those of the values that have one.
+    """
+    held = [each.g for each in node.attribute if each.HasField("g")]
+    if any(may_step(inner, dtypes) for graph in held for inner in graph.node):
+        return True
+    if node.domain not in ("", "ai.onnx"):
+        return node.domain != "com.microsoft" or "Quant" in node.op_type or node.op_type.startswith("Q")
+    if node.op_type not in STEPS:
+        return False
+    if node.op_type in ("Cast", "CastLike") and dtypes.get(node.output[0], "").startswith(("float", "bfloat")):
+        return False
+    return any(dtypes.get(name, "float").startswith(("float", "bfloat")) for name in node.input if name)
+
+
 def attributes_of(node: onnx.NodeProto, opset: int) -> dict[str, Any]:
     """The attributes of a node as Python values, with the defaults of its schema."""
     schema = onnx_schema(node.op_type, opset, node.domain)
@@ -78,6 +102,8 @@ def as_key(value: Any) -> Any:
     """An attribute as part of a key."""
     if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto | onnx.TypeProto | onnx.GraphProto):
         return value.SerializeToString(deterministic=True)
+    if isinstance(value, float):  # 1.0 is not 1, and 0.0 not -0.0
+        return value.hex()
     return tuple(map(as_key, value)) if isinstance(value, list | tuple) else value
 
 

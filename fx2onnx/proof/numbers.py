@@ -124,9 +124,9 @@ def roundings_apart(one: Number, other: Number) -> float:
     return float(share.max()) if np.isfinite(share).all() else math.inf
 
 
-def trimmed(number: Number, rank: int | None) -> Number:
+def trimmed(number: Number) -> Number:
     """A constant without leading axes of size 1, and one that is the same everywhere as a scalar."""
-    if rank is not None and number.count and number.ndim <= rank:
+    if number.count:
         first = number.value.reshape(-1)[0]
         if (number.value == first).all():
             size = None if number.size is None else np.asarray(number.magnitude.max())

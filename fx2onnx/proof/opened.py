@@ -16,6 +16,7 @@ from fx2onnx.semantics.check import open_file
 from fx2onnx.semantics.reading.weights import WeightStore
 
 _SEEN_BYTES = 1024
+_IR_OF_DEFAULTS = 4
 
 
 class OpenedFile:
@@ -33,6 +34,9 @@ class OpenedFile:
         self.constants |= {
             each.values.name: store.any_array(each, each.values.name) for each in graph.sparse_initializer
         }
+        takes_defaults = self.proto.ir_version >= _IR_OF_DEFAULTS
+        self.defaults = [value.name for value in graph.input if takes_defaults and value.name in self.constants]
+        """The inputs that are weights where nothing is given for them."""
         self.inputs = [value.name for value in graph.input if value.name not in self.constants]
         self.outputs = [value.name for value in graph.output]
         self.opsets = {

@@ -20,7 +20,11 @@ def window(terms: Terms, x: int, axes: int, attributes: Mapping[str, Any], value
     stated: dict[str, Any] = {"strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * 2 * axes}
     stated |= {"auto_pad": b"NOTSET", **attributes}
     inner = terms.key(x)
-    if inner[0] == "around" and inner[2] == value and stated["auto_pad"] in (b"NOTSET", "NOTSET"):
+    if (
+        inner[0] == "around"
+        and (terms.constants[inner[2]] == value).all()
+        and stated["auto_pad"] in (b"NOTSET", "NOTSET")
+    ):
         pads = inner[3]
         more = (*pads[2 : axes + 2], *pads[axes + 4 :])
         if not any(pads[:2]) and not any(pads[axes + 2 : axes + 4]) and min(more, default=-1) >= 0:

@@ -203,7 +203,7 @@ def _pow(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape) 
     """``x ** 2`` is ``x * x``, ``x ** 3`` is ``x * x * x``, ``x ** 0.5`` is ``sqrt(x)``."""
     pair = _two(args)
     exponent = None if pair is None else terms.constants.get(pair[1])
-    if pair is None or exponent is None or exponent.size != 1:
+    if pair is None or exponent is None or exponent.size != 1 or not terms.fits(exponent, pair[0]):
         return None
     match float(exponent.reshape(())):
         case 2.0:
@@ -220,6 +220,8 @@ def _relu(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shape)
     """``max(x, 0)`` is ``relu(x)``."""
     bound = array_of(terms, args, 1)
     if args[0] is None or bound is None or bound.size != 1 or bound.any() or (len(args) > 2 and args[2] is not None):
+        return None
+    if not terms.fits(bound, args[0]):
         return None
     return function(terms, "Relu", args[0], shape)
 
@@ -239,7 +241,7 @@ def _matmul(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: Shap
         if form.shift is None and form.scale is not None and form.scale.count == 1:
             scale, value = multiplied(scale, form.scale), form.core
         cores.append(value)
-    return terms.term_of(AffineMap(terms.shaped(terms.of("matmul", *cores), shape), scale))
+    return terms.term_of(AffineMap(terms.shaped(terms.of("matmul", *map(terms.alike, cores)), shape), scale))
 
 
 @_rule("Gemm")
@@ -283,7 +285,13 @@ def _batch_norm(terms: Terms, args: Args, attributes: Mapping[str, Any], shape: 
     x = args[0]
     numbers = [None if arg is None else terms.number(arg) for arg in args[1:5]]
     known = None if x is None else terms.dims.get(x)
-    if x is None or attributes.get("training_mode") or known is None or any(number is None for number in numbers):
+    if (
+        x is None
+        or attributes.get("training_mode")
+        or not attributes.get("spatial", 1)
+        or known is None
+        or any(number is None for number in numbers)
+    ):
         return None
     scale, shift, mean, variance = (number for number in numbers if number is not None)
     factor = scale.wide / np.sqrt(variance.wide + float(attributes.get("epsilon", 1e-5)))

@@ -35,6 +35,17 @@ _MOVES = VIEWS | {
 """Each element of the result is one of the first input; the others are constants."""
 _STATED = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(bool)": "bool"}
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
+_SMOOTH_NAMES = """
+Add Attention AveragePool BatchNormalization BiasGelu Celu Clip Concat Conv ConvTranspose Div Einsum Elu Expand FastGelu FusedMatMul GRU
+Gather GatherElements GatherND Gelu Gemm GroupNormalization GroupQueryAttention HardSigmoid HardSwish Identity InstanceNormalization
+LSTM LayerNormalization LeakyRelu MatMul Max Min Mul MultiHeadAttention PRelu Pad RMSNormalization RNN Reshape RotaryEmbedding
+ScatterElements ScatterND Selu SkipLayerNormalization SkipSimplifiedLayerNormalization Slice Softmax Split Squeeze Sub Sum Transpose
+Unsqueeze Where
+"""
+_SMOOTH = frozenset(_SMOOTH_NAMES.split())
+"""Operators whose results move little where a constant operand does: no size, step, choice or place depends on it."""
+_FIRST_OPSET = 7
+"""Before it, attributes said how operands broadcast, and which mode a node has."""
 
 
 class Reader:
@@ -92,6 +103,8 @@ class Reader:
             folded = self._folded(node, args)
             if folded is not None:
                 return folded
+        if self.opset < _FIRST_OPSET:
+            return None
         if op == "Split":
             parts = self._split(args[0], node, int(attributes.get("axis", 0)), dtype)
             if parts is not None:
@@ -147,6 +160,8 @@ class Reader:
             args = [None if place >= 5 and is_zero(self.terms, args, place) else arg for place, arg in enumerate(args)]
         while args and args[-1] is None:
             args = args[:-1]
+        if node.op_type in _SMOOTH:
+            args = [*map(self.terms.alike, args)]
         inputs = tuple(sorted(args, key=str)) if node.op_type in _COMMUTATIVE and len(args) == 2 else tuple(args)
         key = []
         for name, value in sorted(attributes.items()):

@@ -92,7 +92,8 @@ class Terms:
         """The outputs of operators of constants, by operator, attributes and operands; None where they are not computed."""
         self.forms: dict[int, AffineMap | Product] = {}
         self.moves: dict[int, Move] = {}
-        self._near: dict[Key, list[tuple[tuple[Number, ...], int]]] = {}
+        self._near: dict[Key, list[tuple[list[tuple[Number, ...]], int]]] = {}
+        """Constants that count as equal to the first of them, and their term."""
         self.worst: dict[int, float] = {}
         """The number of roundings between constants that count as equal, by term."""
         self.shapes: dict[int, tuple[int, ...]] = {}
@@ -127,13 +128,6 @@ class Terms:
 
     def constant(self, array: Array) -> int:
         """The term of a constant, by dtype, shape and bits."""
-        number = number_of(array)
-        if self.is_real and number is not None:
-            term = self.near(("constant", str(array.dtype)), [number])
-            self.constants.setdefault(term, array)
-            self.shaped(term, array.shape)
-            self.dtypes[term] = str(array.dtype)
-            return term
         bits = hashlib.sha256(
             np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             if array.dtype.kind not in "OUS"
@@ -142,6 +136,15 @@ class Terms:
         term = self.of("constant", str(array.dtype), array.shape, bits.digest())
         self.constants[term], self.dtypes[term] = array, str(array.dtype)
         return self.shaped(term, array.shape)
+
+    def alike(self, term: int | None) -> int | None:
+        """A term, the same for constants that a fold may have rounded and that have zeros of one sign."""
+        number = None if term is None or not self.is_real else self.number(term)
+        if number is None:
+            return term
+        zeros = np.signbit(number.held) & (number.held == 0)
+        key = ("constant", self.dtypes[term or 0], np.packbits(zeros).tobytes() if zeros.any() else b"")
+        return self.near(key, [number])
 
     def integers(self, term: int) -> Objects | None:
         """The numbers of a term of a few integers, with names where they are sizes; None for another."""
@@ -231,13 +234,16 @@ class Terms:
         """The term of a key and constants, the same for constants that are a few roundings apart."""
         shapes = tuple(number.shape for number in numbers)
         known = self._near.setdefault((*key, shapes), [])
-        for others, term in known:
-            apart = max(map(roundings_apart, numbers, others), default=0.0)
+        for variants, term in known:
+            apart = _apart(numbers, variants[0])
             if apart <= FOLD_ROUNDINGS:
-                self.worst[term] = max(self.worst.get(term, 0.0), apart)
+                others = [_apart(numbers, each) for each in variants[1:]] if apart else []
+                if apart and 0.0 not in others:
+                    variants.append(tuple(numbers))
+                self.worst[term] = max(self.worst.get(term, 0.0), apart, *others)
                 return term
         term = self.of("near", *key, shapes, len(known))
-        known.append((tuple(numbers), term))
+        known.append(([tuple(numbers)], term))
         return term
 
     def number(self, term: int) -> Number | None:
@@ -251,35 +257,34 @@ class Terms:
     def term_of(self, form: AffineMap) -> int:
         """The term of an affine form, with its scale in the weights of the product that it scales."""
         core, scale, shift = form.core, form.scale, form.shift
-        if scale is not None and (scale.value == 1).all() and self._fits(scale, core):
+        if scale is not None and (scale.value == 1).all() and self.fits(scale, core):
             scale = None
         product = self.forms.get(core)
-        if scale is not None and isinstance(product, Product):
+        if scale is not None and isinstance(product, Product) and self.fits(scale, core):
             scaled = _scaled(product, scale)
             if scaled is not None:
                 core, scale = self.product(scaled, self.dims.get(core)), None
-        if shift is not None and not shift.value.any() and self._fits(shift, core):
+        if shift is not None and not shift.value.any() and self.fits(shift, core):
             shift = None
         if scale is None and shift is None:
             return core
+        given, shape = [each for each in (scale, shift) if each is not None], self.dims.get(core)
+        key = ("affine", core, scale is not None, shift is not None)
+        if not all(self.fits(each, core) for each in given):  # no form: the core is smaller, or may be
+            term = self.near(key, given)
+            return term if shape is None else self.shaped(term, broadcast([shape, *(each.shape for each in given)]))
         inside = self.flat_core(core)
-        if inside is not None and all(each is None or each.ndim <= 1 for each in (scale, shift)):
+        if inside is not None and all(each.ndim <= 1 for each in given):
             inner = self.affine(inside)
             moved = multiplied(inner.shift, scale) if inner.shift is not None else None
             whole = self.term_of(AffineMap(inner.core, multiplied(inner.scale, scale), added(moved, shift)))
             return self.reshaped(whole, self.dims[core])
-        shape = self.dims.get(form.core)
-        rank = None if shape is None else len(shape)
-        parts = [None if each is None else trimmed(each, rank) for each in (scale, shift)]
-        term = self.near(
-            ("affine", core, *(each is not None for each in parts)), [each for each in parts if each is not None]
-        )
+        parts = [None if each is None else trimmed(each) for each in (scale, shift)]
+        term = self.near(key, [each for each in parts if each is not None])
         self.forms.setdefault(term, AffineMap(core, *parts))
-        if shape is not None:
-            self.shaped(term, broadcast([shape, *(each.shape for each in parts if each is not None)]))
-        return term
+        return self.shaped(term, shape)
 
-    def _fits(self, number: Number, core: int) -> bool:
+    def fits(self, number: Number | Array, core: int) -> bool:
         """Return whether a constant makes a value no larger."""
         dims, sizes = self.dims.get(core, ()), number.shape
         pairs = zip(sizes[::-1], dims[::-1], strict=False)
@@ -290,6 +295,10 @@ class Terms:
         term = self.near((form.kind, form.attributes, form.core), [form.weight])
         self.forms.setdefault(term, form)
         return self.shaped(term, shape)
+
+
+def _apart(numbers: Sequence[Number], others: Sequence[Number]) -> float:
+    return max(map(roundings_apart, numbers, others), default=0.0)
 
 
 def array_of(terms: Terms, args: Args, index: int) -> Array | None:

@@ -208,6 +208,69 @@ def test_other_files_cannot_be_compared(pairs: dict[str, tuple[Path, Path]], tmp
         fx2onnx.certify(pairs["written"][0], tmp_path / "other.onnx")
 
 
+def _scaled(
+    kind: int, sizes: list[Any], nodes: list[onnx.NodeProto], *given: str, weight: float = 2
+) -> onnx.ModelProto:
+    value = onnx.helper.make_tensor_value_info
+    inputs = [value("x", kind, sizes), *(value(name, onnx.TensorProto.FLOAT, [3]) for name in given)]
+    tensors = [
+        numpy_helper.from_array(np.full(3, number, np.float32), name) for name, number in (("w", weight), ("v", 3))
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name="y")], tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+
+
+TWICE = [onnx.helper.make_node("Mul", ["w", "v"], ["k"]), onnx.helper.make_node("Mul", ["x", "k"], ["y"])]
+ONCE = [onnx.helper.make_node("Mul", ["x", "w"], ["y"])]
+FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [(DOUBLE, [2, 3]), (FLOAT, [3, 3]), (FLOAT, [3]), (DOUBLE, ["n", 3])])
+def test_inputs_of_other_types_or_sizes_are_no_pair(kind: int, sizes: list[Any]) -> None:
+    nodes = [onnx.helper.make_node("Tanh", ["x"], ["y"])]
+    with pytest.raises(UserError, match="different inputs or outputs"):
+        fx2onnx.certify(_scaled(FLOAT, [2, 3], nodes), _scaled(kind, sizes, nodes))
+    assert fx2onnx.certify(_scaled(FLOAT, [2, 3], nodes), _scaled(FLOAT, ["n", 3], nodes)).ok
+
+
+def test_a_weight_that_is_an_input_too_is_no_constant() -> None:
+    before, after = _scaled(FLOAT, ["n", 3], TWICE, "w"), _scaled(FLOAT, ["n", 3], ONCE, "w", weight=5)
+    assert fx2onnx.certify(before, after).outputs["y"] == "refuted"  # its default is another
+    folded = copy.deepcopy(before)
+    del folded.graph.node[0]
+    folded.graph.initializer.append(numpy_helper.from_array(np.full(3, 6, np.float32), "k"))
+    assert fx2onnx.certify(before, folded).outputs["y"] == "sampled"
+    del folded.graph.input[1]
+    found = fx2onnx.certify(before, folded)
+    assert (found.outputs["y"], found.fixed) == ("proved", ["w"])
+
+
+@pytest.mark.parametrize("op", ["Floor", "Greater", "ArgMax", "Relu", "If"])
+def test_a_rounding_that_may_become_a_step_is_named(op: str) -> None:
+    made = onnx.helper.make_node
+    steps = {
+        "Greater": made("Greater", ["s", "x"], ["y"], name="here"),
+        "If": made("If", ["c"], ["y"], name="here", then_branch=onnx.helper.make_graph(
+            [made("Sign", ["s"], ["t"])], "t", [], [onnx.ValueInfoProto(name="t")]), else_branch=onnx.helper.make_graph(
+            [made("Neg", ["s"], ["e"])], "e", [], [onnx.ValueInfoProto(name="e")])),
+    }  # fmt: skip
+    last = [made("Not", ["b"], ["c"]), steps.get(op) or made(op, ["s"], ["y"], name="here")]
+    nodes = [
+        made("Mul", ["x", "w"], ["s"]),
+        made("Greater", ["x", "one"], ["g"]),
+        made("ReduceMax", ["g"], ["b"], keepdims=0),
+    ]
+    files = [
+        _scaled(FLOAT, [3], [*nodes, *last], weight=float(each))
+        for each in (2, np.nextafter(np.float32(2), np.float32(3)))
+    ]
+    for each in files:
+        each.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
+    found = fx2onnx.certify(*files)
+    assert found.outputs == {"y": "bounded"}
+    assert found.steps == ({} if op == "Relu" else {"y": f"here ({op})"})
+
+
 def test_nothing_comes_from_the_optimizer() -> None:
     folder = Path(fx2onnx.__file__).parent / "proof"
     texts = [

@@ -112,6 +112,9 @@ def branch(is_negative: bool) -> onnx.NodeProto:
 
 
 INTS = {"a": np.array([1], np.int64), "b": np.array([2], np.int64), "both": np.array([1, 3], np.int64)}
+NEXT = {"a": np.array(3, np.float32), "b": np.nextafter(np.array(3, np.float32), np.float32(0))}
+ZEROS = {"a": np.array(0, np.float32), "b": np.array(-0.0, np.float32)}
+TWOS = {f"twos{rank}": np.full((1,) * rank, 2, np.float32) for rank in range(4)}
 EQUAL: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, Any], str]] = [
     ("unsqueezes", [node("Unsqueeze", "x", "a", "u"), node("Unsqueeze", "u", "b", "y")],
      [node("Unsqueeze", "x", "one", "y")], {**INTS, "one": np.array([1, 2], np.int64)}, "proved"),
@@ -140,6 +143,17 @@ EQUAL: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, Any
     ("body", [loop(node("Identity", "h", "i"), node("Relu", "i", "r"), node("Mul", "r", "k", "n"))],
      [loop(node("Relu", "h", "r"), node("Mul", "k", "r", "n"))], {"k": np.full(1, 2, np.float32), **TURNS}, "proved"),
     ("branch", [branch(True)], [node("Neg", "x", "y")], {"c": np.array(True)}, "proved"),
+    ("a difference with zeros", [node("Sub", "x", "c", "y")], [node("Identity", "x", "y")], {"c": np.zeros(3, np.float32)}, "proved"),
+    ("a sum with zeros, of another sign", [node("Add", "x", "c", "y")], [node("Identity", "x", "y")], {"c": np.zeros(3, np.float32)}, "bounded"),
+    ("the next float", [node("Mul", "x", "a", "y")], [node("Mul", "x", "b", "y")], NEXT, "bounded"),
+    ("the next float in a body", [loop(node("Mul", "h", "a", "n"))], [loop(node("Mul", "h", "b", "n"))], {**NEXT, **TURNS}, "bounded"),
+    ("the next float of a limit", [node("Less", "x", "a", "l"), node("Where", "l", "a", "x", "y")],
+     [node("Less", "x", "b", "l"), node("Where", "l", "b", "x", "y")], NEXT, "sampled"),
+    ("zeros of two signs around", [node("Pad", "x", "pads", "a", "y")], [node("Pad", "x", "pads", "b", "y")],
+     {"pads": np.ones(4, np.int64), **ZEROS}, "sampled"),
+    ("integers beyond floats", *([node("Cast", "x", "i", to=7), node("Pad", "i", "pads", each, "p"), node("Cast", "p", "y", to=1)]
+                                 for each in "ab"), {"pads": np.ones(4, np.int64), "a": np.int64(2**53), "b": np.int64(2**53 + 1)}, "sampled"),
+    ("attributes of two signs", [node("Elu", "x", "y", alpha=0.0)], [node("Elu", "x", "y", alpha=-0.0)], {}, "sampled"),
 ]  # fmt: skip
 WRONGLY: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, Any]]] = [
     ("views", [node("Reshape", "x", "wide", "r"), node("Transpose", "r", "t", perm=[1, 0]), node("Reshape", "t", "flat", "y")],
@@ -154,6 +168,17 @@ WRONGLY: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, A
      {"k": np.full(1, 2, np.float32), **TURNS}),
     ("order in a body", [loop(node("Sub", "h", "k", "n"))], [loop(node("Sub", "k", "h", "n"))], {"k": np.full(1, 2, np.float32), **TURNS}),
     ("branch", [branch(True)], [branch(False)], {"c": np.array(True)}),
+    *((f"{op} by more axes", [node(op, "x", "twos3", "y")], [node(op, "x", "twos0", "y")], TWOS) for op in ("Add", "Sub", "Mul", "Div", "Pow")),
+    ("Mul by more rows", [node("Mul", "x", "c", "y")], [node("Mul", "x", "twos0", "y")], {**TWOS, "c": np.full((4, 2, 3), 2, np.float32)}),
+    ("Max by more axes", [node("Max", "x", "c", "y")], [node("Relu", "x", "y")], {"c": np.zeros((1, 1, 1), np.float32)}),
+    ("a size of the next float", *([node("Cast", each, "i", to=7), node("Expand", "x", "i", "y")] for each in "ab"),
+     {name: np.stack([array, np.float32(1), np.float32(1)]) for name, array in NEXT.items()}),
+    ("a step of the next float", *([node("Floor", each, "i"), node("Mul", "x", "i", "y")] for each in "ab"), NEXT),
+    ("a choice of the next float", *([node("Less", each, "three", "l"), node("Where", "l", "x", "three", "y")] for each in "ab"),
+     {**NEXT, "three": np.float32(3)}),
+    ("a length of the next float", *([node("Range", "none", each, "one", "r"), node("ReduceSum", "r", "s"), node("Add", "x", "s", "y")] for each in "ab"),
+     {"a": np.float32(3), "b": np.nextafter(np.float32(3), np.float32(9)), "none": np.float32(0), "one": np.float32(1)}),
+    ("a divisor of another sign", [node("Div", "x", "a", "y")], [node("Div", "x", "b", "y")], ZEROS),
 ]  # fmt: skip
 
 
@@ -207,6 +232,16 @@ def test_constants_count_as_equal_within_roundings(one: Any, other: Any, is_same
     terms = Terms(is_real=True)
     first, second = (terms.near(("x",), [Number(np.array(each, np.float32), 2.0**-24)]) for each in (one, other))
     assert (first == second) == is_same
+
+
+def test_constants_between_which_another_lies_are_apart_by_all_roundings() -> None:
+    terms, ones = Terms(is_real=True), np.ones(3, np.float32)
+    places = [ones, ones + 20 * 2.0**-23, ones - 20 * 2.0**-24, ones + 20 * 2.0**-23]
+    found = {terms.near(("x",), [Number(each, 2.0**-24)]) for each in places[:1]}
+    for each in places[1:]:
+        found.add(terms.near(("x",), [Number(np.float32(1) * each, 2.0**-23)]))
+    assert len(found) == 1
+    assert terms.worst[found.pop()] == pytest.approx(30, rel=1e-3)
 
 
 @pytest.mark.parametrize("by", [0.5, -3.7, 0.0, 1e-9])

@@ -257,6 +257,10 @@ def _pow(call: Call) -> Interval:
     return Interval(made.low, made.high, made.error + call.rounded(made.size, ULPS))
 
 
+_PLACE_ROUNDINGS = 4.0
+"""Those of the place that an output has between two inputs: of the scale, its product or quotient, and a shift."""
+
+
 @rule("Resize", "Upsample")
 def _resize(call: Call) -> Interval:
     mode = call.attrs.get("mode", "nearest")
@@ -267,7 +271,12 @@ def _resize(call: Call) -> Interval:
         raise LookupError("Resize")
     x, rest = call.span(0), [call.constant(i) if call.has(i) else None for i in range(1, len(call.args))]
     low, high, error, size = (call.run(each, *rest)[0] for each in (x.low, x.high, x.error, x.reach))
-    return Interval.between(low, high, error + (call.rounded(size, ULPS) if mode in ("linear", b"linear") else 0.0))
+    if mode in ("linear", b"linear"):
+        axes = tuple(axis for axis, width in enumerate(x.low.shape) if width != low.shape[axis])
+        apart = (x.high + x.error).max(axes, keepdims=True) - (x.low - x.error).min(axes, keepdims=True)
+        steps = sum(x.low.shape[axis] for axis in axes)  # floats of a place on an axis are roundings of its length off
+        error = error + call.rounded(size, ULPS) + call.rounded(apart * steps, _PLACE_ROUNDINGS)
+    return Interval.between(low, high, error)
 
 
 @rule("Floor", "Ceil", "Round", "Sign")

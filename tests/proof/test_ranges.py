@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -81,6 +82,23 @@ def test_bounds_hold_for_random_inputs(tmp_path: Path, name: str, seed: int) -> 
         module.float()
         assert np.abs(got - want).max() <= bound.rounding
         assert bound.low <= want.min() <= want.max() <= bound.high
+
+
+@pytest.mark.parametrize("places", ["half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize(("width", "scale"), [(50, 1.7), (7, 3.0), (90, 0.6)])
+def test_bounds_of_places_between_numbers_hold_in_both_engines(width: int, scale: float, places: str) -> None:
+    made = node("Resize", "x", "", "scales", "y", mode="linear", coordinate_transformation_mode=places)
+    model = graph_of([made], [1, 1, width], scales=np.array([1, 1, scale], np.float32))
+    (bound,) = fx2onnx.value_ranges(model, {"x": (-1, 1)}).outputs.values()
+    x = np.where(np.arange(width) % 2, 1, -1).astype(np.float32).reshape(1, 1, width)
+    exact, size = np.arange(int(width * np.float64(np.float32(scale)))), np.float64(np.float32(scale))
+    place = {"half_pixel": (exact + 0.5) / size - 0.5, "asymmetric": exact / size}.get(
+        places, exact * (width - 1) / (len(exact) - 1)
+    )
+    want = np.interp(place, np.arange(width), x[0, 0].astype(np.float64))
+    for run in (fx2onnx.runner.InferenceSession, onnxruntime.InferenceSession):
+        got = run(model.SerializeToString()).run(None, {"x": x})[0][0, 0]
+        assert np.abs(got - want).max() <= bound.rounding < 1e-3
 
 
 _TABLE = {

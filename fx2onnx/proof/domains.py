@@ -34,7 +34,7 @@ def _inside(call: Call) -> None:
     told += f" gives NaN: {_ends(x)}"
     if least < low or most > high:
         call.notes.append(("nan", f"{call.op_type} of {told}"))
-    elif call.op_type in _POLES and (least == low or most == high):
+    elif call.op_type in _POLES and (least == low or most == high < np.inf):
         end = low if least == low else high
         call.notes.append(("division", f"{call.op_type} of {end:g} gives {_POLES[call.op_type]}"))
 

@@ -133,8 +133,6 @@ def value_ranges(
             )
         if not low <= high:
             raise UserError("E001", f"ranges: {name}={low}:{high} is empty", next="give (low, high) with low <= high")
-        if not np.isfinite([low, high]).all():
-            raise UserError("E001", f"ranges: {name}={low}:{high} has no end", next="give two finite numbers")
     with np.errstate(all="ignore"):
         return Walk(file, ranges, sizes or {}).run()
 
@@ -177,7 +175,11 @@ class Walk:
                 for each in feeds:
                     each[name] = taken.feeds[name]
                 continue
-            low, high = ranges.get(name, _all_of(like.dtype))
+            least, most = _all_of(like.dtype)
+            low, high = ranges.get(name, (least, most))
+            if not least <= low <= high <= most:
+                what = f"ranges: {name}={low:g}:{high:g} is not within {like.dtype}"
+                raise UserError("E001", what, next=f"its numbers are from {least:g} to {most:g}")
             self.spans[name] = _on_grid(np.full(like.shape, float(low)), np.full(like.shape, float(high)), like.dtype)
             ends = [np.full(like.shape, float(end)) for end in (low, high)]
             drawn = [
@@ -282,10 +284,8 @@ class Walk:
             if span is None or not isinstance(like, np.ndarray) or not unit_of(like.dtype) or not span.low.size:
                 continue
             most, reach = float(ml_dtypes.finfo(like.dtype).max), float(span.reach.max())
-            operands = [self.spans[each] for each in node.input if each in self.spans]
-            inside = max((float(each.reach.max(initial=0)) for each in operands), default=0.0)
             is_known = (node.name or node.output[0]) not in self.found.unknown
-            if reach > most and inside <= most and is_known and not notes:
+            if reach > most and is_known and not notes and not any(map(self._is_too_large, node.input)):
                 notes.append(("overflow", f"too large for {like.dtype}: up to {reach:.4g}"))
             if reach > HALF and like.dtype != np.float16 and is_known:
                 self.found.float16.append(
@@ -300,6 +300,13 @@ class Walk:
             notes += filter(None, [next(filter(None, map(partial(self._seen, node), self.samples[1:])), None)])
         for kind, problem in notes:
             self.found.findings.append(self._finding(node, kind, problem))
+
+    def _is_too_large(self, name: str) -> bool:
+        """Return whether a value has numbers beyond its own dtype already."""
+        span, like = self.spans.get(name), self.samples[0].get(name, self.file.constants.get(name))
+        if span is None or not isinstance(like, np.ndarray):
+            return False
+        return bool(unit_of(like.dtype)) and float(span.reach.max(initial=0)) > float(ml_dtypes.finfo(like.dtype).max)
 
     def _seen(self, node: onnx.NodeProto, sample: Mapping[str, Any]) -> tuple[str, str] | None:
         """The fault that one sampled input shows at a node, where the bounds do not tell."""

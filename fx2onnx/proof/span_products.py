@@ -258,7 +258,7 @@ def _pow(call: Call) -> Interval:
 
 
 _PLACE_ROUNDINGS = 4.0
-"""Those of the place that an output has between two inputs: of the scale, its product or quotient, and a shift."""
+"""Roundings of the place that an output has between two inputs: of the scale, its product or quotient, and a shift."""
 
 
 @rule("Resize", "Upsample")

@@ -53,6 +53,28 @@ def test_what_inputs_can_cause_is_found_with_its_line(faulty: Path) -> None:
     assert {each.op_type for each in found.float16} == {"Log", "Reciprocal", "Exp"}
 
 
+@pytest.mark.parametrize(("number", "is_found"), [(100, False), (1e5, True), (1e30, True)])
+@pytest.mark.parametrize("dtype", ["FLOAT16", "BFLOAT16"])
+def test_a_number_too_large_for_what_it_is_cast_to_is_found(number: float, is_found: bool, dtype: str) -> None:
+    kinds = onnx.TensorProto
+    nodes = [
+        node("Mul", "x", "c", "m"),
+        node("Cast", "m", "h", to=getattr(kinds, dtype)),
+        node("Cast", "h", "y", to=kinds.FLOAT),
+    ]
+    found = fx2onnx.value_ranges(graph_of(nodes, [2], c=np.float32(number)), {"x": (0, 1)})
+    given = [("overflow", "Cast", True)] if is_found and dtype == "FLOAT16" else []
+    assert [(each.kind, each.op_type, each.is_shown) for each in found.findings] == given
+
+
+@pytest.mark.parametrize("ends", [(1e39, 1e40), (-1e300, 0)])
+def test_ranges_beyond_their_type_are_refused(faulty: Path, ends: tuple[float, float]) -> None:
+    for name in ("x", "i"):
+        with pytest.raises(UserError, match="is not within") as raised:
+            fx2onnx.value_ranges(faulty, {name: ends})
+        assert raised.value.code == "E001"
+
+
 def test_inputs_that_cause_nothing(faulty: Path) -> None:
     found = fx2onnx.value_ranges(faulty, {"i": (-10, 9), "x": (0.6, 0.8)})
     assert found.findings == []

@@ -209,6 +209,19 @@ def _data_assigned(x: torch.Tensor) -> object:
     return y, flat
 
 
+def _data_assigned_and_written(x: torch.Tensor) -> object:
+    y, z = x * 1, x * 3
+    y.data = z
+    y.data[0] = 0
+    shown = y.data
+    shown.data.mul_(2)
+    w = x * 1
+    w.data = z.t() * 1
+    w.data = w.data + 1
+    w.data[1] = 5
+    return y, z, w, shown, w.t()
+
+
 def _expanded_by_nothing(x: torch.Tensor) -> object:
     y = (x * 1).unsqueeze(0).expand(1, 3, 4)
     y[0, 1] = 3

@@ -283,6 +283,7 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
             if is_alike
             else "use the new value under another name: it has another type or shape",
         )
+    values.leave_memory(tensor)
     values.same_view(tensor, values.view_of(value))
     tracer.types.forget(tensor)
     tracer.values.fake_mode.forget_memory(tensor)

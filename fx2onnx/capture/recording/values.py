@@ -121,7 +121,7 @@ class Values:
         self._memories: dict[int, View] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         """The fake of each real tensor, by its id."""
-        self._kept: list[torch.Tensor] = []
+        self._kept: list[object] = []
         """Real tensors whose ids are keys of ``fakes``: they must not be freed."""
         self._by_address: dict[tuple[object, ...], View] = {}
         self._unlisted: list[View] = []
@@ -352,6 +352,11 @@ class Values:
             why="it was made in a way that no operator shows",
             next="make the tensor inside forward, or register it as a buffer",
         )
+
+    def leave_memory(self, tensor: torch.Tensor) -> None:
+        """The tensor will be one over other memory; its memory of before is known, and kept, so that its key stays its own."""
+        self._list_views()
+        self._kept.append(tensor.untyped_storage())
 
     def view_at(self, key: int) -> View | None:
         """A view of the memory with that ``storage_key``."""

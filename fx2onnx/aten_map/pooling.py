@@ -13,7 +13,6 @@ import torch
 from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, unsqueeze, whole
 from fx2onnx.aten_map.table.dtypes import FLOATS, takes
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.aten_map.unary import truncated
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 from fx2onnx.sizes.expr import Dim, DimLike, product
@@ -25,9 +24,69 @@ POOLED_AS: dict[ir.DataType, ir.DataType] = {
     ir.DataType.INT16: FLOAT,
     ir.DataType.UINT16: FLOAT,
     ir.DataType.INT32: DOUBLE,
-    INT64: DOUBLE,
 }
-"""MaxPool has no such dtypes: pooled as the float that holds them (int64 up to 2**53)."""
+"""MaxPool has no such dtypes: pooled as the float that holds them. None holds int64."""
+
+
+def _in_windows(
+    op: Emit, value: ir.Value, axis: int, count: DimLike, by: tuple[int, int, int], ends: tuple[int, int], filler: int
+) -> list[ir.Value]:
+    """The first, second, ... elements of the ``count`` windows along an axis; ``by``: kernel, stride and dilation; ``ends``: the padding."""
+    kernel, stride, dilation = by
+    dims, dtype = list(op.dims(value)), op.dtype(value)
+    if any(ends):
+        dims[axis] = whole(dims[axis] + sum(ends))
+        pads = [0] * (2 * len(dims))
+        pads[axis], pads[axis + len(dims)] = ends
+        value = op.Pad(value, op.const(pads, INT64), op.const(filler, dtype), outputs=[(dtype, tuple(dims))])
+    dims[axis] = count
+    last = (count - 1) * stride + 1
+    return [
+        op.Slice(
+            value,
+            op.const([first], INT64),
+            op.sizes([last + first]),
+            op.const([axis], INT64),
+            op.const([stride], INT64),
+            outputs=[(dtype, tuple(dims))],
+        )
+        for first in range(0, kernel * dilation, dilation)
+    ]
+
+
+def _max_of_integers(
+    op: Emit, value: ir.Value, dims: Dims, windows: Sequence[tuple[int, int, int]], ends: Sequence[tuple[int, int]]
+) -> tuple[ir.Value, ir.Value]:
+    """The largest int64 of each window, and the place of the first of them within its channel, one axis after the other."""
+    source = op.dims(value)
+    plane = product(list(source[2:]))
+    places = op.Range(op.const(0, INT64), op.size(plane), op.const(1, INT64), outputs=[(INT64, (plane,))])
+    places = op.expand(op.reshape(places, (1, 1, *source[2:])), source)
+    for axis in reversed(range(2, len(dims))):
+        args = (axis, dims[axis], windows[axis - 2], ends[axis - 2])
+        value, *others = _in_windows(op, value, *args, np.iinfo(np.int64).min)
+        places, *other_places = _in_windows(op, places, *args, 0)
+        for other, place in zip(others, other_places, strict=True):
+            is_more = op.Greater(other, value)
+            value, places = op.Where(is_more, other, value), op.Where(is_more, place, places)
+    return value, places
+
+
+def _sum_of_integers(
+    op: Emit, value: ir.Value, dims: Dims, windows: Sequence[tuple[int, int, int]], ends: Sequence[tuple[int, int]]
+) -> ir.Value:
+    """The sum of the int64 in each window, one axis after the other."""
+    for axis in range(2, len(dims)):
+        value, *others = _in_windows(op, value, axis, dims[axis], windows[axis - 2], ends[axis - 2], 0)
+        for other in others:
+            value = op.Add(value, other)
+    return value
+
+
+def _ends(kernel: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> list[tuple[int, int]]:
+    """The padding before and behind each axis; with ceil_mode, as much as the last window can reach."""
+    reach = [(size - 1) * step for size, step in zip(kernel, dilation, strict=True)]
+    return list(zip(padding, reach if ceil_mode else padding, strict=True))
 
 
 def max_pooled(
@@ -40,7 +99,7 @@ def max_pooled(
     """
     dtype = op.dtype(value)
     pooled_as = POOLED_AS.get(dtype)
-    if pooled_as is None and not takes("MaxPool", op.opset, dtype):
+    if pooled_as is None and dtype != INT64 and not takes("MaxPool", op.opset, dtype):
         pooled_as = FLOAT
     if pooled_as is not None:
         found, places = max_pooled(op, op.cast(value, pooled_as), kernel, stride, padding, dilation, ceil_mode, indices)
@@ -50,6 +109,10 @@ def max_pooled(
     if not batched:
         value = unsqueeze(op, value, 0)
     dims = (*op.dims(value)[:2], *op.result_dims()[-spatial:])
+    if dtype == INT64:
+        windows = list(zip(kernel, stride, dilation, strict=True))
+        largest, at = _max_of_integers(op, value, dims, windows, _ends(kernel, padding, dilation, ceil_mode))
+        return (largest, at) if batched else (squeeze(op, largest, 0), squeeze(op, at, 0))
     attrs: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(stride), "pads": list(padding) * 2}
     if any(step != 1 for step in dilation):
         attrs["dilations"] = list(dilation)
@@ -117,16 +180,17 @@ def average_pooled(
     PyTorch counts declared padding (``count_include_pad``) but never what ceil_mode adds beyond it.
     """
     spatial, dtype = len(kernel), op.dtype(value)
-    if dtype not in FLOATS:
-        exact = average_pooled(
-            op, op.cast(value, DOUBLE), kernel, stride, padding, ceil_mode, count_include_pad, divisor
-        )
-        least = op.const(0.25 / max(math.prod(kernel), abs(divisor or 1)), DOUBLE)  # less than any fraction of a sum
-        return op.cast(truncated(op, op.Add(exact, op.Mul(op.Sign(exact), least))), dtype)
     batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
     dims: Dims = (*op.dims(value)[:2], *op.result_dims()[-spatial:])
+    if dtype not in FLOATS:  # int64 alone, in eager PyTorch
+        windows = [(size, step, 1) for size, step in zip(kernel, stride, strict=True)]
+        pads = _ends(kernel, padding, [1] * spatial, ceil_mode)
+        total = _sum_of_integers(op, value, dims, windows, pads)
+        number = op.const(divisor, dtype) if divisor else _places_of(op, value, dims, windows, pads, count_include_pad)
+        quotient = op.Div(total, number)
+        return quotient if batched else squeeze(op, quotient, 0)
     if ceil_mode and any(isinstance(size, Dim) for size in op.dims(value)[2:]):
         ceiled = _average_beyond_the_end(op, value, dims, kernel, stride, padding, count_include_pad, divisor)
         return ceiled if batched else squeeze(op, ceiled, 0)
@@ -157,6 +221,23 @@ def average_pooled(
                 attrs["count_include_pad"] = 1
         result = op.AveragePool(value, outputs=[(dtype, dims)], **attrs)
     return result if batched else squeeze(op, result, 0)
+
+
+def _places_of(
+    op: Emit,
+    value: ir.Value,
+    dims: Dims,
+    windows: Sequence[tuple[int, int, int]],
+    ends: Sequence[tuple[int, int]],
+    count_include_pad: bool,
+) -> ir.Value:
+    """The number of places that count in each window."""
+    source = op.dims(value)[2:]
+    if count_include_pad:
+        source = tuple(whole(size + 2 * before) for size, (before, _) in zip(source, ends, strict=True))
+        ends = [(0, behind - before) for before, behind in ends]
+    ones = op.expand(op.const(1, op.dtype(value)), (1, 1, *source))
+    return _sum_of_integers(op, ones, (1, 1, *dims[2:]), windows, ends)
 
 
 def _ends_read(source: Dims, dims: Dims, kernel: Ints, stride: Ints, padding: Ints) -> list[int]:

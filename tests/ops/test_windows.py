@@ -172,3 +172,24 @@ def test_a_pool_of_padded_numbers(opset, filler):
 
     result = check(pooled, (-torch.rand(1, 4, 6, 6) - 1,), opset_version=opset)
     assert ("Pad" in {node.op_type for node in result.model.graph}) == (filler != float("-inf"))
+
+
+LARGE = 2**60
+POOLS_OF_INTEGERS = {
+    "max": lambda x: torch.max_pool2d(x, 2, 1),
+    "max with places": lambda x: torch.nn.functional.max_pool2d(x, 3, 2, padding=1, return_indices=True),
+    "max of dilated windows": lambda x: torch.max_pool2d(x, (2, 3), 2, 1, (2, 1), ceil_mode=True),
+    "average": lambda x: torch.nn.functional.avg_pool2d(x, 2, 1),
+    "average of what is inside": lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1, True, False),
+    "average with padding": lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1, True, True),
+    "sum by a divisor": lambda x: torch.nn.functional.avg_pool2d(x, 2, 2, divisor_override=-3),
+}
+
+
+@pytest.mark.parametrize("name", POOLS_OF_INTEGERS)
+def test_integers_that_no_float_holds_are_pooled_exactly(name):
+    def image(rows):
+        return torch.randint(-9, 9, (1, 2, rows, 6)) + LARGE * torch.randint(-1, 2, (1, 2, rows, 6))
+
+    others = [(image(rows),) for rows in (6, 9)]
+    check(POOLS_OF_INTEGERS[name], (image(7),), others=others, dynamic_shapes=({2: "h"},), rtol=0, atol=0)

@@ -187,6 +187,8 @@ class Terms:
         move = self.places(term)
         sizes = tuple(size for size in dims if isinstance(size, int))
         if move is not None and len(sizes) == len(dims):
+            if math.prod(sizes) != move.places.size:  # no runtime has such a view
+                return self.shaped(self.of("none", term, dims), dims)
             return self.moved(Move(move.core, move.places.reshape(sizes)))
         view = self.views.get(term, View(term))
         return self.viewed(view, dims)

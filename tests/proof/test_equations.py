@@ -206,6 +206,13 @@ def test_no_equation_has_what_is_wrong(
     assert fx2onnx.certify(tmp_path / "before.onnx", tmp_path / "after.onnx").outputs == {"y": "refuted"}
 
 
+@pytest.mark.parametrize("sizes", [[2, 4], [5], [3, 2, 2]])
+def test_a_view_of_other_elements_is_unknown(sizes: list[int]) -> None:
+    nodes = [node("Einsum", "x", "w", "m", equation="ij,jk->ik"), node("Reshape", "m", "s", "y")]
+    files = [graph_of(nodes, [2, 3], w=np.eye(3, dtype=np.float32), s=np.array(each)) for each in ([3, 2], sizes)]
+    assert fx2onnx.certify(*files).outputs == {"y": "unknown"}
+
+
 def test_integers_are_no_real_numbers(tmp_path: Path) -> None:
     """``x / 2 * 2`` is ``x`` for real numbers alone."""
     cast = node("Cast", "x", "i", to=onnx.TensorProto.INT64), node("Cast", "o", "y", to=onnx.TensorProto.FLOAT)

@@ -257,8 +257,8 @@ def chosen_engines(names: Sequence[str] | None, known: Sequence[str] | None = No
 
 def _with_provider(name: str) -> str:
     """``onnxruntime:cuda`` as ``onnxruntime:CUDAExecutionProvider``; other names as they are. Raises UserError E602."""
-    engine, _, asked = name.partition(":")
-    if engine != "onnxruntime" or not asked:
+    engine, names_one, asked = name.partition(":")
+    if engine != "onnxruntime" or not names_one:
         return name
     chosen_engines([engine])
     import onnxruntime

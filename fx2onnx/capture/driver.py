@@ -108,7 +108,8 @@ def capture(
     attempt = _first_attempt(request, arguments, asked)
     has_ended = False
     try:
-        captured = _alone(attempt, single_calls)
+        while (captured := _alone(attempt, single_calls)) is None:
+            import_compiler()
         if captured.has_sizes_of_data() or captured.broken_at(captured.sample_sizes()):
             road("the example inputs").try_at_sample(captured)
         has_ended = True
@@ -125,13 +126,14 @@ def capture(
         captured.warnings = [*road("a failed run").notes_on_observers(root), *captured.warnings]
     captured.warnings = [*arguments.notes, *captured.warnings, *request.outside.notes]
     _name_outputs(captured, options.output_names)
-    interface = [*arguments.names(), *(output.name for output in captured.outputs)]
-    captured.warnings += unknown_names(options.dynamic_axes, interface)
+    captured.warnings += unknown_names(options.dynamic_axes, [*arguments.names(), *(o.name for o in captured.outputs)])
     return captured
 
 
-def _alone(attempt: Attempt, single_calls: tuple[tuple[type, ...], Called] | None) -> Captured:
-    """The result of all attempts, while no other thread captures; what they change is as before afterwards."""
+def _alone(attempt: Attempt, single_calls: tuple[tuple[type, ...], Called] | None) -> Captured | None:
+    """The result of all attempts, while no other thread captures; what they change is as before afterwards. None where the module
+    needs PyTorch's compiler, which is not imported yet.
+    """
     stop = CompilerStop(_LOCK)
     try:
         with Changes(), Changes():
@@ -151,8 +153,7 @@ def _alone(attempt: Attempt, single_calls: tuple[tuple[type, ...], Called] | Non
     except (ImportNeeded, Exception):
         if not stop.was_met:
             raise
-    import_compiler()
-    return _alone(attempt, single_calls)
+    return None
 
 
 def _result(attempt: Attempt) -> Captured:

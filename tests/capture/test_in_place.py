@@ -334,6 +334,13 @@ OF_REPLACED: dict[str, Callable[[torch.nn.Module, torch.Tensor], Any]] = {
     "numpy": lambda module, x: float(_scale(module, module.scale * 5).numpy()[1]),
     "of another": lambda module, x: _scale(module, module.other.data).tolist()[1],
     "parameter": lambda module, x: torch.nn.Parameter(_scale(module, x[0])),
+    "data_ptr": lambda module, x: module.scale.data_ptr() == _scale(module, module.scale * 5).data_ptr(),
+    "data_ptr of the new": lambda module, x: (new := x[0] * 2).data_ptr() == _scale(module, new).data_ptr(),
+    "data_ptr of its own": lambda module, x: (
+        module.scale.data_ptr() == (kept := module.scale.data, _scale(module, x[0]), _scale(module, kept))[2].data_ptr()
+    ),
+    "data of before": lambda module, x: (module.scale.data, _scale(module, x[0]))[0],
+    "data put back": lambda module, x: _scale(module, (module.scale.data, _scale(module, x[0]))[0]),
     "apply_": lambda module, x: module.scale.apply_(lambda number: number * 3),
     "map_ of what was written": lambda module, x: module.scale.mul_(2).map_(
         module.other.data, lambda one, two: one - two
@@ -355,6 +362,19 @@ def test_python_asks_a_buffer_that_forward_replaced(name: str) -> None:
     module = Asks()
     check(module, (torch.randn(2, 3),), others=[(torch.randn(5, 3),)], dynamic_shapes=[{0: "b"}])
     assert module.scale.tolist() == [1, 2, 3]
+
+
+def test_data_of_other_strides_is_told() -> None:
+    class Replaces(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.data = (self.weight * 2).T
+            self.bias.data = x.sum(0)
+            return x @ self.weight + self.bias
+
+    result = check(Replaces(3, 3), (torch.randn(4, 3),), others=[(torch.randn(6, 3),)], dynamic_shapes=[{0: "b"}])
+    assert [each.partition(" to ")[0] for each in result.report.warnings if "strides" in each] == [
+        "forward sets the .data of weight"
+    ]
 
 
 @pytest.mark.parametrize("value", [torch.zeros(3, 2), torch.zeros(2, 4, dtype=torch.float64)], ids=["shape", "dtype"])

@@ -18,6 +18,7 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Step, Values, View, dims_of
 from fx2onnx.capture.registry import Kind, find, register
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Scalar
 from fx2onnx.torchcompat.operators import OpOverload
 
@@ -274,6 +275,11 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
     if is_weight and source is not None and id(tensor) in values.names and is_alike and values.graph is values.root:
         values.same_view(tensor, values.view_of(value))
         values.written.setdefault(id(source.memory), values.where)
+        if [unwrap(step) for step in value.stride()] != list(tensor.stride()):
+            tracer.warnings.append(
+                f"forward sets the .data of {values.names[id(tensor)][0]} to a tensor of other strides; its stride() and "
+                "is_contiguous() stay as they were. If forward asks for them, set .data to value.contiguous()"
+            )
         return False
     if is_weight or source is not None:
         raise values.refuse(
@@ -293,7 +299,7 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
 def read_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> None:
     """``value`` was read as ``tensor.data``: it is a view of the memory that a parameter or buffer has since that was replaced."""
     values = tracer.values
-    if id(tensor) in values.names and not values.is_over_its_own(tensor):
+    if values.is_replaced(tensor):
         values.same_view(value, values.view_of(tensor))
 
 

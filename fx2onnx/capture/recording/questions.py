@@ -78,9 +78,8 @@ class Questions(RunPlugin):
             return _parameter(self, own, asked, *args, **kwargs)
         if name in _OF_NUMBERS:
             return _OF_NUMBERS[name](self, own, asked, *args, **kwargs)
-        return (_OF_HELD[name] if self.tracer.values.fake_mode.holds(asked) else _own)(
-            self, own, asked, *args, **kwargs
-        )
+        is_known = name == "data_ptr" or self.tracer.values.fake_mode.holds(asked)
+        return (_OF_HELD[name] if is_known else _own)(self, own, asked, *args, **kwargs)
 
     def tracked(self, tensor: torch.Tensor) -> Any:
         """A tensor with the history that autograd would have of ``tensor`` in eager PyTorch."""

@@ -140,7 +140,7 @@ class Tracer:
         if mode.computes or mode.runs_operator:
             return own(asked, *args, **kwargs)
         if isinstance(asked, torch.Tensor) and (name in ATTRIBUTES or name == "data_ptr"):
-            if not mode.holds(asked):
+            if not mode.holds(asked) and (name != "data_ptr" or not self.values.is_replaced(asked)):
                 return own(asked)
             if name == "is_quantized":
                 return id(asked) in self.quantized

@@ -342,8 +342,9 @@ class Values:
             return self.same_view(tensor, base)
         for real in (*self._module_tensors, *(weight.tensor for weight in self.weights.values())):
             if tensor.shape == real.shape and shares_converted_memory(self.fake_mode, real, tensor):
-                self.detached.add(id(tensor))
-                return self.same_view(tensor, self.weight_view(real))
+                self.detached.add(id(tensor))  # as its .data was before forward replaced it
+                before = next((view for view in self.sources.values() if view.tensor is real), None)
+                return self.same_view(tensor, before or self.weight_view(real))
         if self._pre_dispatch:
             raise NeedsDecomposition  # autograd keeps tensors that it makes inside composite overloads
         raise self.refuse(
@@ -384,6 +385,10 @@ class Values:
             source.memory is view.memory and storage_key(source.tensor) == storage_key(tensor)
             for source in self.sources.values()
         )
+
+    def is_replaced(self, tensor: torch.Tensor) -> bool:
+        """Return whether forward replaced the ``.data`` of a parameter or buffer."""
+        return id(tensor) in self.names and not self.is_over_its_own(tensor)
 
     def same_view(self, tensor: torch.Tensor, view: View) -> View:
         """``tensor`` is another object for what ``view`` shows."""

@@ -509,6 +509,49 @@ def rows(count: int, *large: int) -> torch.Tensor:
     return x
 
 
+def filled_up_to_a_sum(x: torch.Tensor) -> Any:
+    found, used = [x[0]], 0.0
+    for i in range(x.shape[0]):
+        cost = float(x[i].abs().sum())
+        if used + cost > 9.0:
+            break
+        used += cost
+        found.append(x[i])
+    return torch.stack(found), used
+
+
+def chosen_or_last(x: torch.Tensor) -> Any:
+    found = -1.0
+    for row in x:
+        if row.sum() > 3:
+            found = 7.5
+            break
+        found = row[:1].item() + float(row[1:2])
+    return x * found
+
+
+def halved_where_it_ends(x: torch.Tensor) -> Any:
+    number, is_large = 1.0, False
+    for row in x:
+        if row.sum() > 3:
+            number, is_large = number / 2, True
+            break
+        number = number * 1.5
+    return x * number, torch.tensor(is_large)
+
+
+def returned_with_a_sum(x: torch.Tensor) -> Any:
+    used = 0.0
+    for row in x:
+        used += row.abs().sum().item()
+        if used > 9:
+            return row * used
+    return x[0] * used
+
+
+REALS = [filled_up_to_a_sum, chosen_or_last, halved_where_it_ends, returned_with_a_sum]
+
+
 @pytest.mark.parametrize("program", BY_SIZES, ids=lambda program: program.__name__)
 @pytest.mark.long_cases(but=["counted", "left_by_return", "one_of_two_lengths"])
 def test_while_loops_by_sizes(program: Program) -> None:
@@ -517,8 +560,10 @@ def test_while_loops_by_sizes(program: Program) -> None:
     assert "Loop" in {node.op_type for node in result.model.graph}
 
 
-@pytest.mark.parametrize("program", BY_DATA, ids=lambda program: program.__name__)
-@pytest.mark.long_cases(but=["while_rows_are_small", "left_before_the_change", "one_of_two_tests"])
+@pytest.mark.parametrize("program", [*BY_DATA, *REALS], ids=lambda program: program.__name__)
+@pytest.mark.long_cases(
+    but=["while_rows_are_small", "left_before_the_change", "one_of_two_tests", "filled_up_to_a_sum"]
+)
 def test_loops_that_data_ends(program: Program) -> None:
     others = [
         (rows(count, *large),) for count, large in ((1, ()), (1, (0,)), (9, (4,)), (7, (6,)), (30, (0, 5)), (4, ()))

@@ -19,6 +19,7 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
 from fx2onnx.capture.loops.state import Change, Grown, Remade
 from fx2onnx.capture.loops.truths import node_of, number
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.python.places import value_at
 from fx2onnx.capture.recording.control_flow import record_cond
@@ -99,17 +100,31 @@ class Exits:
             is_same = known is not None and known.is_as_given(each.after)
             is_clean &= is_same or (grown is not None and not grown.items)
         found: dict[object, list[Value] | None] = {}
-        for key, entry in plan.entries.items():
-            value = value_at(entry.place)
-            leaves = [leaf.value for leaf in flatten(value)[0]]
-            found[key] = None if value is MISSING else [_kept(values, leaf) for leaf in leaves]
         with self._loop.tracer.mode if in_call else contextlib.nullcontext():
+            for key, entry in plan.entries.items():
+                value = value_at(entry.place)
+                leaves = [leaf.value for leaf in flatten(value)[0]]
+                found[key] = None if value is MISSING else [self._kept(leaf) for leaf in leaves]
             found |= {key: [values.node_of(state.now(self._loop))] for key, state in plan.states.items()}
         is_clean &= all(state.is_as_given() for state in plan.states.values())
         memories = {key: memory.present() for key, (memory, carried) in plan.memories.items()}
         is_clean &= all(memory.version == carried.given_version for memory, carried in plan.memories.values())
         is_clean &= all(memory.node is node for memory, node, _ in self._loop.memories_before())
         self.found.append(Left(test, node_of(values, test), memories, found, counts, is_clean))
+
+    def _kept(self, leaf: Value) -> Value:
+        is_data = isinstance(leaf, torch.Tensor) or type(leaf) is DataNumber
+        return self._as_node(leaf) if is_data else leaf
+
+    def _as_node(self, value: Value) -> torch.fx.Node:
+        """The node of a tensor, or of a number as one of its Python type."""
+        values = self._loop.tracer.values
+        if isinstance(value, torch.fx.Node):
+            return value
+        if isinstance(value, torch.Tensor) or type(value) is DataNumber:
+            return values.node_of(self._loop.loops.as_tensor(value))  # type: ignore[no-any-return]
+        dtype = {bool: torch.bool, float: torch.float64}.get(type(value), torch.int64)
+        return number(values, unwrap(value), dtype)
 
     def settle(self, index: Dim, turns: Scalar | None) -> None:
         """The turn is over. ``turns``: how many there are without exits; None where data tells."""
@@ -144,7 +159,7 @@ class Exits:
         def at_exit(left: Left) -> torch.fx.Node:
             leaves = left.values.get(key)
             value = leaves[index] if leaves is not None and index < len(leaves) else part.given
-            return _as_node(self._loop.tracer.values, value)
+            return self._as_node(value)
 
         return Join(output, at_exit, may_differ=bool(part.free()))
 
@@ -153,7 +168,7 @@ class Exits:
 
         def at_exit(left: Left) -> torch.fx.Node:
             is_added = left.counts.get(key, 0) == count
-            return output if is_added else _as_node(self._loop.tracer.values, carried.given)
+            return output if is_added else self._as_node(carried.given)
 
         return Join(output, at_exit, may_differ=bool(carried.free()))
 
@@ -259,16 +274,6 @@ def _stays_for(left: Left, index: Dim) -> Scalar | None:
     """For how many turns from 0 on Python stays at an exit, where a formula tells."""
     is_formula = left.is_clean and isinstance(left.test, Relation)
     return count_of(left.test.negated(), index) if is_formula else None  # type: ignore[union-attr]
-
-
-def _kept(values: Value, leaf: Value) -> Value:
-    return values.node_of(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _as_node(values: Value, value: Value) -> torch.fx.Node:
-    if isinstance(value, torch.Tensor):
-        return values.node_of(value)  # type: ignore[no-any-return]
-    return value if isinstance(value, torch.fx.Node) else number(values, unwrap(value), torch.int64)
 
 
 def count_of(test: Relation, index: Dim) -> Scalar | None:

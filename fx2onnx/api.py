@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, BinaryIO
 
 from fx2onnx.base.packages import require
 from fx2onnx.base.stack_frames import public
 from fx2onnx.exporting import pipeline
-from fx2onnx.exporting.options import ExportOptions, FolderOptions
+from fx2onnx.exporting.options import ExportOptions, FolderOptions, refuse_unknown
 from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.judge import Effort
@@ -194,6 +195,7 @@ def export_training(
     require("torch")
     from fx2onnx.exporting.training import write_training
 
+    refuse_unknown("export_training", training, [field.name for field in fields(Training)])
     asked = Training(loss=loss, targets=targets, optimizer=optimizer, **training)
     options = ExportOptions.of(
         dynamic_shapes=dynamic_shapes,

@@ -259,6 +259,8 @@ def steps_before(root: torch.nn.Module, arguments: Arguments, error: UserError) 
     steps = [
         f"pass tensors: torch.from_numpy(array) for the NumPy array {name.removeprefix(ARGUMENT)}" for name in names
     ]
+    if "must be Tensor, not list" in error.why or "must be Tensor, not tuple" in error.why:
+        steps.append("pass tensors: torch.tensor(numbers) for a list of numbers")
     if any(isinstance(value, str) and value.endswith(".onnx") for _, value in arguments.objects()):
         steps.insert(0, "give the example inputs before the path: export(module, args, path)")
     if error.code in ("E104", "E105") and error.where is not None and not lines_of(error.where.file):

@@ -12,6 +12,7 @@ from fx2onnx.capture.attempt import Attempt, Branching, Enlarged, Failed, Progra
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import needed_beside
+from fx2onnx.capture.shapes.requested import is_fresh_name
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, ShapeEnv
 from fx2onnx.sizes.assumptions import Specialization, put_shortly
 from fx2onnx.sizes.bounds import goes_as_sample
@@ -87,7 +88,9 @@ def _at_sample(change: Specialization, sizes: Mapping[str, int]) -> Specializati
 
 
 def solved_for_one(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
-    """``gap == 0`` solved for one symbol, where that is possible without a remainder and does not hang on the data."""
+    """``gap == 0`` solved for one symbol, where that is possible without a remainder and does not hang on the data; for one
+    without a name of the user's, if there is one.
+    """
     names = sorted(gap.symbols() & set(hints))
     if gap.symbols() - set(hints):
         return None
@@ -98,7 +101,7 @@ def solved_for_one(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | 
     ]
     if len(names) == 1:
         return names[0], hints[names[0]]
-    for name, factor in plain:
+    for name, factor in sorted(plain, key=lambda pair: not is_fresh_name(pair[0])):
         rest = gap - factor * Dim.symbol(name)
         if abs(factor) == 1 and isinstance(rest, Dim) and name not in rest.symbols() and name in hints:
             return name, rest * -int(factor)  # type: ignore[return-value]
@@ -148,21 +151,21 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
         return _looping(attempt, name, change, env)
     range_given = attempt.range_of(name)
     narrowed = "" if range_given is None else needed_beside(range_given, env, attempt.sizes.hints)
+    weights = _weights_with(attempt, change.value)
+    symbolic = "or keep it symbolic: no loop over it, no key of a dict, no list of its length"
     return UserError(
         "E105",
         f"the dynamic size {name} is used as the fixed number {change.value}",
         where=change.where,
         why=narrowed
         or "Python or an operator there needs a plain number, so the graph holds only for that size"
-        + _weights_with(attempt, change.value)
+        + weights
         + no_loop_since(attempt.branching.loop_failure),
         next=(
             *_of_windows(change.where),
             *([] if narrowed else _of_others(attempt, name, change.value)),
             f"make the size static (leave {name} out of dynamic_shapes)",
-            f"or declare {name} with wider bounds"
-            if narrowed
-            else "or keep it symbolic: no loop over it, no key of a dict, no list of its length",
+            *([f"or declare {name} with wider bounds"] if narrowed else [] if weights else [symbolic]),
         ),
     )
 

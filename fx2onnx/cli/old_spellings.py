@@ -15,6 +15,16 @@ PATTERN = r"(?P<kind>[\w.-]+):(?P<name>[^?]*[*\[][^?]*)(?P<query>\?.*)?"
 """A source that stands for several models: ``torchvision:resnet*``, ``timm:vit_[st]*?img_size=224``."""
 
 COMMANDS = {"debug": "locate", "show": "inspect"}
+_MEANT = {
+    "convert": "export",
+    "check": "verify or lint",
+    "validate": "verify",
+    "compare": "verify or diff",
+    "simplify": "optimize",
+    "info": "inspect",
+    "benchmark": "run --profile",
+}
+"""Commands that other tools have."""
 FLAGS = {
     "run": {"--save-outputs": "--output", "--random": "--seed"},
     "train": {"--log": "--report", "--batch": "--batch-size", "--state": "--resume"},
@@ -38,6 +48,10 @@ def respelled(args: list[str], command_of: Callable[[str], Any]) -> list[str]:
     if name in COMMANDS:
         _say(name, COMMANDS[name])
         name = COMMANDS[name]
+    if name in _MEANT:
+        raise UserError(
+            "E001", f"fx2onnx has no command {name!r}", next=[f"did you mean {_MEANT[name]}?", "fx2onnx --help"]
+        )
     if name == "export":
         name, rest = _export_form(rest, command_of)
     if name in _EXPORTS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,13 +159,7 @@ class ExportOptions:
             value = keywords.pop(theirs, None)
             if value and not keywords.get(ours):
                 keywords[ours] = value
-        unknown = sorted(set(keywords) - _OWN - _OF_CAPTURE - set(TORCH_ONLY))
-        if unknown:
-            gone = _GONE.get(unknown[0])
-            meant = difflib.get_close_matches(unknown[0], sorted(_OWN | _OF_CAPTURE), 1, 0.5)
-            meant = [*_in_group(unknown[0]), *(f"did you mean {name}?" for name in meant)]
-            steps = [gone] if gone else [*meant, "see help(fx2onnx.export)"]
-            raise UserError("E001", f"export has no argument {unknown[0]!r}", next=steps)
+        refuse_unknown("export", set(keywords) - set(TORCH_ONLY), _OWN | _OF_CAPTURE)
         of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
         own = {name: value for name, value in keywords.items() if name in _OWN}
         own["custom_opsets"] = dict(own.get("custom_opsets") or {})
@@ -346,6 +340,16 @@ class FolderOptions:
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored", "properties"}
 _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"strategy", "training", "gradients"}
+
+
+def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise E001 for a keyword that a public function does not have."""
+    unknown = min({*given} - {*known}, default=None)
+    if unknown is None:
+        return
+    meant = [f"did you mean {name}?" for name in difflib.get_close_matches(unknown, sorted(known), 1, 0.5)]
+    steps = [_GONE[unknown]] if unknown in _GONE else [*_in_group(unknown), *meant, f"see help(fx2onnx.{function})"]
+    raise UserError("E001", f"{function} has no argument {unknown!r}", next=steps)
 
 
 def _in_group(name: str) -> list[str]:

@@ -63,7 +63,7 @@ def quantize_measured(
             found = fitted(model, plan, options, data or data_of(options.calibration, model))
         plan, worth = found.plan, found.layers
     if feeds is None:
-        with record("quantise"):
+        with record("quantize"):
             return _with(quantize(model, plan, options), worth), plan.places
     opset = model.graph.opset_imports.get("", 0)
     with record("measure layers"):
@@ -74,7 +74,7 @@ def quantize_measured(
         for name, error in errors_of(usual, values, opset).items():
             worth[name] |= {"error_nearest": error}
     plan = _without_worst(plan, errors, options.keep_worst)
-    with record("quantise"):
+    with record("quantize"):
         done = _with(quantize(model, plan, options), worth)
     for name, layer in done.layers.items():
         if name in errors:

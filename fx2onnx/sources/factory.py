@@ -38,6 +38,13 @@ def build(name: str, options: Options) -> Source:
     """
     module_name, _, path = name.partition(":")
     factory = _find(module_name, path)
+    if isinstance(factory, torch.nn.Module):
+        raise UserError(
+            "E601",
+            f"{name} is a module, and a source is a function",
+            why=_RETURNS,
+            next=f"write a function that returns it with its example inputs: def make(): return {path}, (example_input,)",
+        )
     keywords = _keywords(factory, name, options)
     try:
         with seeded(options.seed):

@@ -318,6 +318,12 @@ def parsed(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
         is_module = dot and PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path])
         dotted = [f"{module}:{factory}"] if is_module else []
         steps = [f"did you mean {' or '.join(meant or dotted)}?"] if meant or dotted else []
+        if os.path.isfile(f"{body}.py"):
+            steps = [_functions_of(f"{body}.py")]
+        elif not steps:
+            steps = [
+                "for a checkpoint save the model once, model.save_pretrained('FOLDER'), and write hf:FOLDER: nothing is downloaded"
+            ]
         raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=[*steps, _usage()])
     kind = kind_of(prefix)
     if kind is not None:

@@ -101,7 +101,7 @@ def quantize(model: ir.Model, wanted: Wanted) -> Notes | None:
             next="leave out keep_worst, or what keeps the model from being run",
         )
     data = None if options.calibration is None else measurable.calibration(options.calibration, model)
-    with record("quantise"):
+    with record("quantize"):
         done, places = quantize_measured(model, options, wanted.target, feeds, measurable.known, data)
     dtypes = [value.dtype for value in model.graph.initializers.values() if value.dtype in IR_OF_CODES]
     model.ir_version = max([model.ir_version or 0, *(IR_OF_CODES[dtype] for dtype in dtypes)])

@@ -21,6 +21,7 @@ from fx2onnx.judge.tolerance import MODULES_OWN, Grain
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
 from fx2onnx.semantics.check import open_file
+from fx2onnx.semantics.reading.weights import WeightStore
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.stated import SizeCondition
@@ -200,7 +201,11 @@ def as_file(model: Any) -> Iterator[str]:
     """
     with given.as_file(model) as path:
         if not hasattr(model, "owned"):  # an export's own
-            open_file(path)
+            loaded = open_file(path)
+            store = WeightStore(loaded.folders)
+            for tensor in loaded.proto.graph.initializer:
+                if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                    store.array(tensor, f"initializer {tensor.name!r}")  # a file that lacks them is no fault of the export
         if os.path.getsize(path) <= LARGE_BYTES:
             yield path
             return

@@ -57,7 +57,7 @@ def as_quantized(
     stated = {name: said for name, said in read(text).items() if only is None or name in only}
     given = _Weights()
     try:
-        with record("quantise the module's weights"):
+        with record("quantize the module's weights"):
             if stated:
                 for own, numbers in _Rounded(verdict, model, folder, root, export).all(stated):
                     given.exchange(own, _as_tensor(numbers, own))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import PANELS, SAMPLING
 from fx2onnx.cli import old_spellings
 from fx2onnx.cli.main import COMMANDS, app
@@ -167,3 +168,11 @@ def test_options_that_do_not_fit_are_one_error(
     assert done.exit_code == 2
     assert "[E001]" in done.stderr
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("convert", "export"), ("simplify", "optimize"), ("check", "verify or lint")]
+)
+def test_a_command_of_another_tool_names_ours(name: str, meant: str) -> None:
+    with pytest.raises(UserError, match=f"did you mean {meant}"):
+        old_spellings.respelled([name, "m.onnx"], EVERY.get)

@@ -46,6 +46,8 @@ def make():
 
 def make_counting():
     return Counting(), torch.ones(3, 4)
+
+network = Net()
 """
 
 
@@ -113,6 +115,9 @@ def test_a_file_is_a_source(folder: Path) -> None:
         ("inner", "it has none of modules.json"),
         ("zoo:resnet34", "torchvision:resnet34 and timm:resnet34 have that name"),
         ("torchvison:resnet50", "did you mean torchvision"),
+        ("inner/shell_net", "write inner/shell_net.py:make"),
+        ("inner/shell_net.py:network", "def make(): return network, (example_input,)"),
+        ("some/checkpoint-base", "write hf:FOLDER: nothing is downloaded"),
     ],
 )
 def test_a_mistaken_source_leads_to_the_right_one(spec: str, said: str) -> None:

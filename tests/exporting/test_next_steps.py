@@ -47,6 +47,31 @@ def counts_in_numpy(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(found)
 
 
+def marks_in_numpy(x: torch.Tensor) -> torch.Tensor:
+    found = np.zeros((12, 9), dtype=np.float32)
+    for row, k in enumerate(x.abs().long().flatten()):
+        found[row, k] = 1
+    return torch.from_numpy(found)
+
+
+def numbers_up_to_a_two(x: torch.Tensor) -> torch.Tensor:
+    found = []
+    for k in x[0].long().tolist():
+        if k == 2:
+            break
+        found.append(k)
+    return torch.tensor(found)
+
+
+def rows_up_to_a_limit(x: torch.Tensor) -> torch.Tensor:
+    found, i, total = [], 0, 0.0
+    while total < 9.0:
+        found.append(x[i])
+        total += x[i].abs().sum().item()
+        i += 1
+    return torch.stack(found)
+
+
 def repeats_a_list(x: torch.Tensor) -> torch.Tensor:
     n = x[0].argmax().item()
     return x[:n] * torch.tensor([1.0] * n)[:, None]
@@ -95,6 +120,10 @@ def prepared(is_qat: bool = False) -> nn.Module:
         (Until, (X, torch.tensor(3)), {}, "go through the tensor and not through its tolist()"),
         (lambda: writes_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
         (lambda: counts_in_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
+        (lambda: marks_in_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
+        (lambda: numbers_up_to_a_two, (X,), {}, "torch.tensor(numbers, dtype=torch.int64)"),
+        (lambda: rows_up_to_a_limit, (X,), {}, "while i < len(x) and"),
+        (lambda: nn.Linear(4, 2), ([[1.0, 2.0, 3.0, 4.0]],), {}, "torch.tensor(numbers)"),
         (lambda: repeats_a_list, (X,), {}, "torch.full((n,), 1.0)"),
         (lambda: spends, (X.abs(),), {}, "while i < len(x) and"),
         (lambda: lambda x: x[0, sorted(range(4), key=lambda i: float(x[0, i].exp()))], (X,), {}, "x.argsort()"),
@@ -135,6 +164,7 @@ def test_a_translation_whose_operands_do_not_fit_is_one_error() -> None:
     ("options", "step"),
     [
         ({"frozen": "trunk."}, "frozen=['trunk.']"),
+        ({"target": X}, "did you mean targets?"),
         ({"dynamic_shapes": {"input": {0: "b"}, "label": {0: "b"}}}, "targets={'label': ...}"),
     ],
 )
@@ -184,6 +214,27 @@ def test_a_module_that_still_observes_is_a_warning_with_the_fix() -> None:
 def test_a_size_that_a_weight_fixes_names_the_weight() -> None:
     with pytest.raises(UserError, match=r"weights of that size: weight \[2, 4\]"):
         fx2onnx.export(nn.Linear(4, 2), (X,), dynamic_shapes={"input": {1: "feat"}})
+
+
+def test_a_file_that_is_not_there_says_what_goes_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fx2onnx.export(nn.Linear(300, 20), (torch.ones(1, 300),), "m.onnx", external_data=True)
+    next(tmp_path.glob("m.onnx.*.data")).unlink()
+    for name, step in (("m.onnx", "keep the two files in one folder"), ("net:make", "the ONNX file comes first"),
+                       ("m.onn", "did you mean m.onnx?")):  # fmt: skip
+        with pytest.raises(UserError, match="E302") as caught:
+            verified(name)
+        assert step in caught.value.next[0]
+
+
+def test_a_name_that_was_given_stays() -> None:
+    """``[0]`` gives an axis no name of its own."""
+    for named, listed in (("a", "b"), ("b", "a")):
+        axes = {named: {0: "rows"}, listed: [0]}
+        result = fx2onnx.export(Sum(), (X, X), dynamic_axes=axes)
+        assert [str(value.shape[0]) for value in (*result.model.graph.inputs, *result.model.graph.outputs)] == [
+            "rows"
+        ] * 3
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import line_of
 from fx2onnx.capture.branches.numbering import one_for_both
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
 from fx2onnx.capture.reasons import baking_step
@@ -19,7 +20,7 @@ from fx2onnx.capture.recording.decisions import Decision
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.guards import joined as sizes_of_both
 from fx2onnx.capture.shapes.guards import sets_beside
-from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
+from fx2onnx.capture.shapes.shape_env import BOUNDED, KEEP_BOTH, ShapeEnv
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.relation import Relation
@@ -66,6 +67,8 @@ def on_one_way(error: BaseException, decisions: Sequence[Decision]) -> BaseExcep
     if not chosen or not isinstance(error, UserError) or error.code != "E101":
         return error
     decision, kind = chosen[-1], "sizes" if chosen[-1].is_by_sizes else "data"
+    place = decision.where
+    is_while = place is not None and line_of(place.file, place.line).lstrip().startswith("while ")
     found = UserError(
         "E101",
         f"the module failed on one way of a decision by {kind}, while it was run on fake tensors",
@@ -73,6 +76,7 @@ def on_one_way(error: BaseException, decisions: Sequence[Decision]) -> BaseExcep
         module_path=error.module_path,
         why=f"{error.why}; the file has both ways of the decision at {decision.where}",
         next=(
+            *([BOUNDED] if is_while else []),
             "check that the module runs in eager PyTorch with inputs that lead to this line",
             *([baking_step(decision.error.inputs)] if decision.error.inputs else []),
         ),
@@ -334,7 +338,10 @@ class Merge:
         """The type of a value that comes from either branch; of two integer types, the one that holds both."""
         dtypes = {one.dtype, two.dtype}
         if (len(dtypes) > 1 and not dtypes <= _INTEGERS) or len(one.dims) != len(two.dims):
-            raise self._refused(f"the branches return different types, {one} and {two}")
+            step = "give both ways one dtype, as torch.tensor(numbers, dtype=torch.int64) does: without dtype= an empty list is float32"
+            if len(one.dims) != len(two.dims):
+                step = "give both ways tensors of as many axes"
+            raise unjoined(self._error, f"the branches return different types, {one} and {two}", step)
         with no_dispatch():
             dtype = torch.promote_types(one.dtype, two.dtype)
         if len(dtypes) > 1:

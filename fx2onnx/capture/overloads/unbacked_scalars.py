@@ -19,7 +19,7 @@ from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.recording.size_checks import CHECKED, behind
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS
+from fx2onnx.capture.shapes.shape_env import BOUNDED, DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, NOT_NUMPY
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import Relation
@@ -314,11 +314,9 @@ def unknown_number(tracer: Tracer, node: torch.fx.Node, func: OpOverload, is_tru
     if where is not None and _SORTS.search(line_of(where.file, where.line)):
         text.append("sort in tensors: x.argsort() or torch.sort(x) in the place of sorted() and key=")
     if is_in_while():
-        text.append(
-            "bound the turns in the test of the while loop: while i < len(x) and ...; the file then has a loop that data ends"
-        )
+        text.append(BOUNDED)
     if not is_truth and calls_numpy():
-        text.append("where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k)")
+        text.append(NOT_NUMPY)
     error = tracer.values.refuse(
         *(DATA_DECIDES if is_truth else ("E104", "Python needs a data-dependent number")),
         node=f"{func} of %{node.name}",

@@ -24,10 +24,11 @@ from fx2onnx.capture.recording.below_autograd import BelowAutograd, addresses_of
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.capture.registry import load_family
+from fx2onnx.capture.shapes.shape_env import NOT_NUMPY
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.asked_code import formats_message, shown_at
+from fx2onnx.torchcompat.asked_code import calls_numpy, formats_message, shown_at
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU
 from fx2onnx.torchcompat.frames import user_location
@@ -118,6 +119,7 @@ class Questions(RunPlugin):
                 module_path=PATHS.current,
                 why="they are known only when the model runs",
                 next=(
+                    *([NOT_NUMPY] if calls_numpy() else []),
                     "keep the computation in tensors",
                     "leave out of forward what is only to be looked at",
                 ),

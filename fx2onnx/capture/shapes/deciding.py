@@ -9,7 +9,7 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.reasons import Reason, because, with_inputs
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.shape_env import NOT_NUMPY, ShapeEnv
 from fx2onnx.sizes.assumptions import Guard, Specialization, put_shortly
 from fx2onnx.sizes.bounds import bounds, goes_as_sample
 from fx2onnx.sizes.expr import Dim
@@ -234,9 +234,7 @@ def _ways_without_number(where: SourceLocation | None) -> list[str]:
         )
         return [turns, _FROM_LIST, *steps[1:]]
     if calls_numpy():
-        steps.insert(
-            0, "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k), and indices of tensors"
-        )
+        steps.insert(0, NOT_NUMPY)
     return steps
 
 

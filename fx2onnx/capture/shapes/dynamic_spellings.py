@@ -13,6 +13,7 @@ from fx2onnx.capture.shapes.requested import (
     assign_tensor,
     axis_of,
     declared_size,
+    fresh_name,
     is_dim,
     named_size,
     refuse_twice,
@@ -45,7 +46,7 @@ def from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Spec], as
             pairs = [(axis_of(leaf, axis), size) for axis, size in axes.items()]
         elif isinstance(axes, list | tuple | set | frozenset):
             places = [axis_of(leaf, axis) for axis in axes]
-            pairs = [(axis, f"{name}_dim_{axis}".replace(".", "_")) for axis in places]
+            pairs = [(axis, fresh_name(leaf, axis)) for axis in places]
         else:
             raise UserError(
                 "E105",

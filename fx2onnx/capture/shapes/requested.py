@@ -286,7 +286,16 @@ def refuse_twice(leaf: Leaf, axes: list[int]) -> None:
         )
 
 
+def fresh_name(leaf: Leaf, axis: int) -> str:
+    """The name of a dynamic size that the user gives none."""
+    return f"{leaf.name}_dim_{axis}".replace(".", "_")
+
+
+def is_fresh_name(name: str) -> bool:
+    return re.search(r"_dim_\d+$", name) is not None
+
+
 def fresh_size(leaf: Leaf, axis: int, optional: set[str]) -> Dim:
-    name = f"{leaf.name}_dim_{axis}".replace(".", "_")
+    name = fresh_name(leaf, axis)
     optional.add(name)
     return Dim.symbol(name)

@@ -42,6 +42,10 @@ class UnmetNeed(RuntimeError):
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python branches on data."""
 DATA_DECIDES = ("E104", "Python control flow depends on tensor data")
+BOUNDED = (
+    "bound the turns in the test of the while loop: while i < len(x) and ...; the file then has a loop that data ends"
+)
+NOT_NUMPY = "where NumPy takes it, use PyTorch: torch.zeros(k) in the place of np.zeros(k), and indices of tensors"
 KEEP_TENSORS = (
     "torch.cond for two branches",
     "torch.where to select values",

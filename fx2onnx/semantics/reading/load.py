@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,8 +74,12 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except (OSError, ValueError) as error:
-        steps = no_such_file(path).next if isinstance(error, FileNotFoundError | IsADirectoryError) else ()
-        raise UserError("E302", f"the model file {path!r} cannot be read", why=str(error), next=steps) from error
+        if isinstance(error, FileNotFoundError | IsADirectoryError):
+            missing = no_such_file(path)
+            if re.fullmatch(r"[\w.]+:\w[^/\\]*", path):
+                missing.add_next((), before=("the ONNX file comes first, then the model: fx2onnx verify FILE SOURCE",))
+            raise missing from error
+        raise UserError("E302", f"cannot read '{path}'", why=str(error)) from error
 
 
 def _parse(data: bytes, what: str) -> onnx.ModelProto:

@@ -139,7 +139,11 @@ def confined_path(location: str, folders: tuple[str, ...], what: str) -> str:
         if not stat.S_ISREG(os.stat(real).st_mode):
             raise UserError("E302", f"{what}: {location!r} is not a regular file")
         return real
-    raise UserError("E302", f"{what}: the external file {location!r} does not exist in {folders[0]!r}")
+    raise UserError(
+        "E302",
+        f"{what}: the external file {location!r} does not exist in {folders[0]!r}",
+        next="keep the two files in one folder: copy it there, or export with external_data=False (--no-external-data)",
+    )
 
 
 def unpack(raw: Array, dtype: Any, bits: int, shape: tuple[int, ...]) -> Array:

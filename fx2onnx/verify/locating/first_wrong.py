@@ -206,12 +206,15 @@ class FirstWrong(Shown):
             return "compare with a float64 run: eager PyTorch may be as far from it as the file"
         if self.stage == "precision":
             return f"keep them in float32: fx2onnx.Precision(..., keep=[{self._heading()!r}]), --keep"
+        ties = "give sort stable=True, or the scores of topk numbers that differ, where it matters which is taken"
         if self.stage == "ties":
-            return "give sort stable=True, or the scores of topk numbers that differ, where it matters which is taken"
+            return ties
         if self.stage == "weights":
             return "export the module again, or give it the weights that it had"
         if self.stage == "file":
             return "export the module again"
+        if {"TopK", "ArgMax", "ArgMin"} & {*self.op_types} and self.dtype == "int64":
+            return f"where equal values are ordered otherwise: {ties}"
         return (
             ""
             if self.case is None

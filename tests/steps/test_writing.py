@@ -48,7 +48,7 @@ def test_graphs_that_are_broken(body: str, tmp_path: Path) -> None:
 
 
 def test_missing_files_and_levels(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read") as caught:
+    with pytest.raises(UserError, match="cannot read") as caught:
         fx2onnx.optimize_model(tmp_path / "none.onnx", tmp_path / "out.onnx")
     assert caught.value.code == "E302"
     with pytest.raises(UserError, match="level 7"):

@@ -204,8 +204,8 @@ def as_file(model: Any) -> Iterator[str]:
             loaded = open_file(path)
             store = WeightStore(loaded.folders)
             for tensor in loaded.proto.graph.initializer:
-                if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                    store.array(tensor, f"initializer {tensor.name!r}")  # a file that lacks them is no fault of the export
+                if tensor.data_location == onnx.TensorProto.EXTERNAL:  # which may be missing or cut off
+                    store.array(tensor, f"initializer {tensor.name!r}")
         if os.path.getsize(path) <= LARGE_BYTES:
             yield path
             return

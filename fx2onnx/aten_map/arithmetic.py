@@ -15,6 +15,7 @@ from fx2onnx.aten_map.table.registry import overloads_of, register_shared, trans
 from fx2onnx.aten_map.unary import truncated
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.sizes.expr import Dim, product
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -87,11 +88,21 @@ def div_tensor_mode(op: Emit, self: ir.Value, other: Operand, rounding_mode: str
     return (floor_divide if rounding_mode == "floor" else trunc_divide)(op, self, other)
 
 
+def _divisor(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+    """The integers ``right``; 1 where data leaves ``left`` without elements: runtimes divide by no number 0, not even nothing."""
+    dims = op.dims(left)
+    is_number = not op.rank(right) and op.constant(right, most=1) is None
+    if not is_number or not any(isinstance(dim, Dim) and dim.unbacked_symbols() for dim in dims):
+        return right
+    return op.Where(op.Equal(op.sizes([product(dims)]), 0), op.const(1, op.dtype(right)), right)
+
+
 def trunc_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     """The quotient rounded towards zero, in the result's dtype."""
     dtype = op.result_dtype()
     if dtype not in FLOATS:
-        return add(op, lhs, rhs, dtype, "Div")
+        left = as_dtype(op, lhs, dtype)
+        return add(op, left, _divisor(op, left, as_dtype(op, rhs, dtype)), dtype, "Div")
     return truncated(op, add(op, lhs, rhs, dtype, "Div"))
 
 
@@ -103,6 +114,7 @@ def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     dtype = op.result_dtype()
     left, right = as_dtype(op, lhs, opmath(dtype)), as_dtype(op, rhs, opmath(dtype))
     if dtype not in FLOATS:
+        right = _divisor(op, left, right)
         if dtype in UNSIGNED:
             return through(op, "Div", left, right)
         return _integer_floor(op, left, right)
@@ -137,7 +149,7 @@ def remainder_tensor(op: Emit, self: Operand, other: Operand) -> ir.Value:
     dtype = op.result_dtype()
     left, right = as_dtype(op, self, dtype), as_dtype(op, other, dtype)
     if dtype not in FLOATS:
-        return through(op, "Mod", left, right)
+        return through(op, "Mod", left, _divisor(op, left, right))
     return in_opmath(op, _float_remainder, left, right)
 
 
@@ -149,6 +161,8 @@ def _float_remainder(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
 def fmod_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
     dtype = op.result_dtype()
     left, right = as_dtype(op, self, dtype), as_dtype(op, other, dtype)
+    if dtype not in FLOATS:
+        right = _divisor(op, left, right)
     if dtype == D.INT64:  # onnxruntime computes this Mod in float64
         return op.Sub(left, op.Mul(op.Div(left, right), right))
     return through(op, "Mod", left, right, fmod=1)

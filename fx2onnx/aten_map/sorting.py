@@ -18,7 +18,7 @@ from fx2onnx.aten_map.table.axes import axis_of, flat, is_empty, moved, swap, tr
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, compute_dtype, opmath, takes, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.sizes.expr import Dim, DimLike, product
+from fx2onnx.sizes.expr import Dim, DimLike, apply, product
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -360,7 +360,10 @@ def _unique_consecutive(
     others = [index for index in range(op.rank(value)) if index != axis]
     if others:
         differs = op.cast(op.ReduceMax(op.cast(differs, D.INT32), axes=others, keepdims=0), D.BOOL)
-    starts = op.Concat(op.const(np.array([True])), differs, axis=0)
+    first = op.const(np.array([True]))
+    if isinstance(size, Dim) and size.unbacked_symbols():
+        first = op.expand(first, (whole(apply("min", size, 1)),))
+    starts = op.Concat(first, differs, axis=0, outputs=[(D.BOOL, (size,))])
     dtype, dims = op.result[0]
     runs = op.Compress(value, starts, axis=axis, outputs=[(dtype, dims)])
     inverse = counts = _empty(op)

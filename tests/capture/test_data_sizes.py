@@ -392,3 +392,22 @@ def test_the_longest_of_many_is_one_expression() -> None:
     x, others = torch.rand(6, 8), [(torch.rand(6, 5),), (torch.rand(6, 13),)]
     result = check(Longest(), (x,), others=others, dynamic_shapes={"x": {1: "n"}})
     assert "If" not in {node.op_type for node in result.model_proto.graph.node}
+
+
+def places(x: torch.Tensor) -> torch.Tensor:
+    return torch.nonzero(x > 0).flatten()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda at: at % at.shape[0],
+        lambda at: (at // at.shape[0], at.to(torch.int32).div(at.shape[0], rounding_mode="trunc")),
+        lambda at: (torch.fmod(at, at.shape[0]), torch.fmod(at.to(torch.uint8), at.shape[0])),
+        lambda at: torch.unique_consecutive(at // 2, return_inverse=True, return_counts=True),
+    ],
+    ids=["remainder", "quotients", "fmod", "runs"],
+)
+def test_nothing_divided_by_its_size_and_runs_of_nothing(function: Any) -> None:
+    others = [(-torch.ones(4),), (torch.tensor([1.0, 2.0, -1.0, 4.0, 5.0, 6.0]),), (torch.ones(1),)]
+    check(lambda x: function(places(x)), (torch.tensor([1.0, 2.0, -1.0]),), others=others, dynamic_shapes=({0: "n"},))

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import InternalError
 from fx2onnx.irx.builder import Emitter, Key
 from fx2onnx.irx.values import dims_of, dtype_of
-from fx2onnx.sizes.expr import DEEP, Atom, Dim, Scalar, innermost_first
+from fx2onnx.sizes.expr import DEEP, Atom, Dim, Scalar, innermost_first, smooth_numbers
 
 INT64, DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
 MOST_BITS = 48
@@ -115,6 +115,12 @@ def _bit_length(op: Emitter, value: ir.Value) -> ir.Value:
     return op.node("Sub", op.const(np.int64(MOST_BITS)), _sum(op, _as(op, above, INT64)))
 
 
+def _next_smooth(op: Emitter, value: ir.Value, greatest: ir.Value) -> ir.Value:
+    """The first number of the list that is not below ``value``."""
+    numbers = op.const(np.array(smooth_numbers(int(greatest.const_value.numpy())), np.int64))  # type: ignore[union-attr]
+    return op.node("Gather", numbers, _sum(op, _as(op, op.node("Less", numbers, value), INT64)))
+
+
 def _bitand(op: Emitter, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     """Bit by bit, which every opset has: the sum of ``2**i * bit(lhs, i) * bit(rhs, i)``."""
     powers, two = op.const(_POWERS), op.const(np.int64(2))
@@ -168,6 +174,7 @@ _OPERATIONS: dict[str, Callable[..., ir.Value]] = {
     "pow": _pow,
     "bitand": _bitand,
     "bit_length": _bit_length,
+    "next_smooth": _next_smooth,
     "log2": _logarithm(2),
     "log10": _logarithm(10),
     **{name.lower(): _real(name) for name in ("Sqrt", "Log", "Exp", "Sin", "Cos", "Tanh")},

@@ -135,7 +135,7 @@ def _of_positive(atom: Any, lows: Sequence[Number], highs: Sequence[Number | Non
 
 _MONOTONE = {name: EVALUATE[name] for name in ("float", "real", "floor", "ceil", "trunc", "round", "sqrt")}
 """Functions that grow with their operand."""
-_NEVER_NEGATIVE = frozenset({"abs", "bit_length", "exp"})
+_NEVER_NEGATIVE = frozenset({"abs", "bit_length", "exp", "next_smooth"})
 _KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "pow", *_MONOTONE})
 """Functions whose value is >= 0 where their arguments are."""
 

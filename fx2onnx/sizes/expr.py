@@ -7,6 +7,7 @@ hash, so ``(s + 1) * 2 == 2 * s + 2``. Arithmetic returns a plain number as soon
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import operator
@@ -18,12 +19,35 @@ from typing import Any, TypeAlias, Union
 
 Number: TypeAlias = int | float
 
+MOST_SMOOTH = 1 << 31
+
+
+@functools.cache
+def smooth_numbers(greatest: int) -> tuple[int, ...]:
+    """The numbers from 1 to above ``MOST_SMOOTH`` whose prime factors are not above ``greatest``, in order."""
+    found = [1]
+    for prime in (2, 3, 5, 7, 11):
+        for number in found if prime <= greatest else ():  # which grows
+            if number <= MOST_SMOOTH:
+                found.append(number * prime)
+    return tuple(sorted(found))
+
+
+def next_smooth(number: int, greatest: int) -> int:
+    """The least of ``smooth_numbers`` from ``number`` on: Fourier transforms of that length are fast."""
+    numbers = smooth_numbers(greatest)
+    place = bisect.bisect_left(numbers, number)
+    if place == len(numbers):
+        raise OverflowError(f"{number} is above {MOST_SMOOTH}")
+    return numbers[place]
+
+
 EVALUATE: dict[str, Callable[..., Number]] = {
     "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "max": max, "min": min, "truediv": lambda a, b: a / b,
     "pow": lambda a, b: a**b, "sqrt": math.sqrt, "float": float, "real": float, "floor": math.floor, "ceil": math.ceil,
     "trunc": math.trunc, "round": round, "abs": abs, "bitand": operator.and_,
     "bit_length": lambda a: int(a).bit_length(), "log2": math.log2, "log10": math.log10, "log": math.log,
-    "exp": math.exp, "sin": math.sin, "cos": math.cos, "tanh": math.tanh,
+    "exp": math.exp, "sin": math.sin, "cos": math.cos, "tanh": math.tanh, "next_smooth": next_smooth,
 }  # fmt: skip
 
 
@@ -49,7 +73,10 @@ REAL_OPS = APPROXIMATE | {"truediv", "sqrt", "float", "real"}
 """``real`` is a real number as it was rounded, whose terms further arithmetic leaves together."""
 REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
 """Operations that are real numbers where an operand is."""
-ARITY = {op: 2 if op in ("floordiv", "mod", "max", "min", "truediv", "pow", "bitand") else 1 for op in EVALUATE}
+ARITY = {
+    op: 2 if op in ("floordiv", "mod", "max", "min", "truediv", "pow", "bitand", "next_smooth") else 1
+    for op in EVALUATE
+}
 
 
 def dyadic(number: Any) -> tuple[int, int]:

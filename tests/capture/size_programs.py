@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import scipy.fft
+import scipy.fftpack
 import torch
 import torch.nn.functional as F
 
@@ -31,6 +33,14 @@ def keyed(x: torch.Tensor) -> torch.Tensor:
 
 def next_power(n: Any) -> Any:
     return 2 ** math.ceil(math.log2(n))
+
+
+def convolved_by_transforms(x: torch.Tensor) -> torch.Tensor:
+    weights = torch.tensor([[1.0], [2.0], [3.0]])
+    length = scipy.fftpack.next_fast_len(x.shape[0] + weights.shape[0] - 1)
+    product = torch.fft.rfft(x, n=length, dim=0) * torch.fft.rfft(weights, n=length, dim=0)
+    found = torch.fft.irfft(product, length, dim=0).roll(-1, dims=(0,))
+    return found.index_select(0, torch.arange(length - x.shape[0], length)) + found[: x.shape[0]]
 
 
 def ones(n: Any) -> torch.Tensor:
@@ -89,6 +99,9 @@ NUMBERS: Mapping[str, Callable[[Any], Any]] = {
     "next power of two": lambda n: 2 ** math.ceil(math.log2(n)),
     "next power by bits": lambda n: 1 << (n - 1).bit_length(),
     "bit_length": lambda n: n.bit_length(),
+    "fast length": lambda n: scipy.fftpack.next_fast_len(n + 3),
+    "fast complex length": lambda n: scipy.fft.next_fast_len(n + 3),
+    "fast real length": lambda n: scipy.fft.next_fast_len(n + 3, real=True),
     "shift right": lambda n: n >> 1,
     "shift left": lambda n: n << 1,
     "one shifted": lambda n: 1 << n,
@@ -191,6 +204,7 @@ SIZES: Mapping[str, Callable[[Any], Any]] = {
 """Some of these, which are sizes of a result, too."""
 
 PROGRAMS: Mapping[str, Program] = {
+    "convolved by transforms": convolved_by_transforms,
     "numel of a shape": lambda x: x * x.shape.numel(),
     "slice of a shape": lambda x: x.reshape(x.shape[:1].__add__((2, 2))).sum(1),
     "joined shapes": lambda x: torch.ones(x.shape.__add__((2,))) * x[..., None],
@@ -350,6 +364,6 @@ NEEDS_A_NUMBER: Mapping[str, Program] = {
 """Python itself needs the number."""
 
 OF_EVERY_OPSET = (
-    "bit_length", "and of itself", "xor", "log2", "log10", "exp", "real mod", "power of two", "gcd", "isqrt",
+    "bit_length", "fast length", "and of itself", "xor", "log2", "log10", "exp", "real mod", "power of two", "gcd", "isqrt",
 )  # fmt: skip
 """Programs whose operators differ from opset to opset."""

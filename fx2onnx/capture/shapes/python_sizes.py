@@ -21,6 +21,7 @@ from fx2onnx.capture.shapes import size_arguments, size_tensors
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_keys import hashing
 from fx2onnx.capture.shapes.size_math import (
+    FAST_LENGTHS,
     IS_FINITE,
     MATH,
     METHODS_OF_TRUTHS,
@@ -49,7 +50,7 @@ def install_size_functions() -> dict[int, object]:
     """
     list_device_constructors()
     functions: dict[int, object] = {}
-    for why, wrapped in (*_WRAPPED, (Why.QUESTIONS, _questions()), (_ORDER, _planners())):
+    for why, wrapped in (*_WRAPPED, (Why.QUESTIONS, _questions()), (_LIBRARY, _of_libraries())):
         for space, name, wrap in wrapped:
             original = getattr(space, name)
             instead = _for_thread(original, wrap)
@@ -115,22 +116,20 @@ def extreme_of_data(op: str, items: Sequence[Number]) -> Number:
     return functools.reduce(lambda best, item: torch.where(is_beyond(item, best), item, best), tensors)
 
 
-_EINSUM_MODULES = ("opt_einsum", "opt_einsum.contract")
-
-
-def _planners() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
-    """The modules that call opt_einsum's ``contract_path``, if the library is there: torch asks it for plans of
-    products of three tensors and more. The plans are made for the sizes of the example inputs; the result is right at
-    every size, whatever the order of a contraction is.
-    """
-    for name in _EINSUM_MODULES:
-        module = sys.modules.get(name)
-        if hasattr(module, "contract_path"):
-            yield module, "contract_path", _planned
+def _of_libraries() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
+    """Functions of libraries that are loaded: lengths of fast Fourier transforms, and opt_einsum's ``contract_path``."""
+    for (module, name), wrap in _LIBRARIES.items():
+        space = sys.modules.get(module)
+        if hasattr(space, name):
+            yield space, name, wrap
 
 
 @answers_for_caller
 def _planned(original: Function) -> Function:
+    """torch asks for plans of products of three tensors and more. They are made for the sizes of the example inputs; the result is
+    right at every size, whatever the order of a contraction is.
+    """
+
     def contract_path(subscripts: Number, *operands: Number, **kwargs: Number) -> Number:
         if not isinstance(subscripts, str):  # operands and lists of indices in turn
             return original(subscripts, *operands, **kwargs)
@@ -205,13 +204,13 @@ def _formula(formula: Formula, original: Function) -> Function:
 
     def computed(*args: Number, **kwargs: Number) -> Number:
         node = next(filter(None, map(_size_node, args)), None)
-        if node is None or kwargs:
+        if node is None:
             return original(*args, **kwargs)
         values = [*map(unwrap, args)]
         if needs is not None and not has_result(node.env, needs(*values)):
             original(*map(_at_sample, args))
             raise ValueError("math domain error")
-        found = formula(*values)
+        found = formula(*values, **kwargs)
         return original(*args) if found is None else sym_number(node.env, found)
 
     return computed
@@ -294,7 +293,11 @@ _OF_TORCH: tuple[_Wrapped, ...] = (
     *((space, name, functools.partial(_with_sizes_alone, wrap)) for space, name, wrap in size_arguments.OF_ARGUMENTS),
 )
 _WRAPPED = ((Why.PYTHON, _OF_PYTHON), (Why.SIZES, _OF_TORCH), (Why.METHODS, ((torch.SymInt, "__hash__", hashing),)))
-_ORDER = "it chooses an order by sizes, as torch.einsum lets it: that at the sample"
+_LIBRARIES: Mapping[tuple[str, str], Callable[[Function], Function]] = {
+    **{(name, "contract_path"): _planned for name in ("opt_einsum", "opt_einsum.contract")},
+    **{(name, "next_fast_len"): functools.partial(_formula, formula) for name, formula in FAST_LENGTHS.items()},
+}
+_LIBRARY = "it counts with sizes: an order of products is that at the sample, a length is an expression"
 
 
 def _class_is(kind: type, number: type) -> None:

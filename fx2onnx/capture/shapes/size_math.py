@@ -163,6 +163,20 @@ MATH: Mapping[str, Formula] = {
 """The formulas by the name of the function; each takes and gives expressions or plain numbers."""
 
 
+def _fast_length(greatest: int, target: Scalar, real: bool = False) -> Scalar | None:
+    return apply("next_smooth", target, 5 if real else greatest)
+
+
+FAST_LENGTHS: Mapping[str, Formula] = {
+    "scipy.fft": partial(_fast_length, 11),
+    "scipy.fftpack": partial(_fast_length, 5),
+    "pyro.ops.tensor_utils": partial(_fast_length, 5),
+    "pytorch_forecasting.utils._utils": partial(_fast_length, 5),
+    "torch_audiomentations.utils.convolution": partial(_fast_length, 5),
+}
+"""The formulas of functions ``next_fast_len``, by module: the lengths have no prime factors above a number."""
+
+
 Needs: TypeAlias = Sequence[tuple[str, Scalar, Scalar]]
 """Comparisons that hold where an operation has a result."""
 

@@ -1,5 +1,5 @@
-"""Rewrites of a Program that only the runner makes: Conv + BatchNormalization + activation in one step, and MatMulInteger
-with the Cast, Mul and Add that make its sums floats.
+"""Rewrites of a Program that only the runner makes: Conv + BatchNormalization + activation in one step, MatMulInteger
+with the Cast, Mul and Add that make its sums floats, and onnxruntime's own products of bytes in the steps of that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ def fuse(program: Program) -> int:
     op_types = {step.op_type for step in program.steps}
     count = fuse_conv(program) if op_types & {"Conv", "FusedConv"} else 0
     count += fuse_integer_product(program) if "MatMulInteger" in op_types else 0
+    if op_types & {"DynamicQuantizeMatMul", "MatMulIntegerToFloat"}:
+        _split_products(program)
     for step in program.steps:
         if step.bodies:
             count += sum(fuse(body) for body in step.bodies.values())
@@ -104,6 +106,59 @@ def fuse_conv(program: Program) -> int:
     program.steps = [step for step in program.steps if step.index not in dropped]
     program.link()
     return len(dropped)
+
+
+def _split_products(program: Program) -> None:
+    """onnxruntime's products of bytes -> ScaledMatMulInteger with constant weights, after DynamicQuantizeLinear where they quantize."""
+    fused = find_kernel(PRIVATE_DOMAIN, "ScaledMatMulInteger", 1)
+    assert fused is not None
+    steps: list[Step] = []
+    single = {slot.index for slot in program.slots if isinstance(slot.const, np.ndarray) and slot.const.size == 1}
+    single.update(step.outputs[1] for step in program.steps if step.op_type == "DynamicQuantizeLinear")
+    for step in program.steps:
+        given = [*step.inputs, *[-1] * (7 - len(step.inputs))]
+        is_dynamic = step.op_type == "DynamicQuantizeMatMul"
+        if step.kernel.domain != MICROSOFT or not (is_dynamic or step.op_type == "MatMulIntegerToFloat"):
+            steps.append(step)
+            continue
+        x, weights = given[:2]
+        by, zero, bias = given[2:5] if is_dynamic else (given[3], *given[5:7])
+        if not _is_scaled_product(program, weights, by, zero, bias):
+            steps.append(step)
+            continue
+        x_scale, x_zero = (-1, -1) if is_dynamic else (given[2], given[4])
+        if not is_dynamic and x_scale not in single:
+            steps.append(step)
+            continue
+        if is_dynamic:
+            source, (x, x_scale, x_zero) = x, (program.new_slot("").index for _ in range(3))
+            quantize = _like(step, _standard("DynamicQuantizeLinear"), (source,), x, {})
+            quantize.outputs = (x, x_scale, x_zero)
+            steps.append(quantize)
+        factor = program.new_slot("").index
+        steps.append(_like(step, _standard("Mul"), (x_scale, by), factor, {}))
+        steps.append(
+            _like(step, fused, (x, weights, x_zero, zero, factor, *(() if bias < 0 else (bias,))), step.outputs[0], {})
+        )
+    program.steps = steps
+    program.link()
+
+
+def _is_scaled_product(program: Program, weights: int, by: int, zero: int, bias: int) -> bool:
+    """Return whether the weights are a constant matrix of bytes, and their scales, zero points and bias constants that fit it."""
+    known = [program.slots[index].const if index >= 0 else None for index in (weights, by, zero, bias)]
+    if any(
+        index >= 0 and not isinstance(one, np.ndarray)
+        for index, one in zip((weights, by, zero, bias), known, strict=True)
+    ):
+        return False
+    w, scale, shift, added = known
+    if w is None or w.ndim != 2 or len(w) > MAX_INNER or scale is None or scale.dtype != FLOAT32:
+        return False
+    forms = (), (1,), (w.shape[1],)
+    if scale.shape not in forms or (shift is not None and (shift.shape not in forms or shift.dtype != w.dtype)):
+        return False
+    return added is None or (added.dtype == FLOAT32 and added.shape == (w.shape[1],))
 
 
 def fuse_integer_product(program: Program) -> int:

@@ -268,13 +268,20 @@ def others() -> Iterator[Case]:
     yield one("Conv depthwise", "Conv", f(1, 96, 56, 56), w(96, 1, 7, 7), w(96), pads=[3] * 4, group=96)
     yield one("Conv vocoder", "Conv", f(1, 64, 3200), w(64, 64, 11), w(64), pads=[5, 5])
     yield one("ConvTranspose vocoder", "ConvTranspose", f(1, 64, 3200), w(64, 32, 4), w(32), strides=[2], pads=[1, 1])
+    yield one("ConvTranspose depthwise", "ConvTranspose", f(1, 64, 28, 28), w(64, 1, 4, 4), w(64), strides=[2, 2], pads=[1] * 4, group=64)  # fmt: skip
     yield one("STFT", "STFT", f(1, 16000, 1), c(160, "int64"), w(400), c(400, "int64"))
     yield one("", "GroupNormalization", f(1, 320, 32, 32), w(320), w(320), num_groups=32, opset=21)
     yield one("", "InstanceNormalization", f(1, 512, 400), w(512), w(512))
     yield one("Resize cubic", "Resize", f(1, 3, 240, 320), None, c([1, 1, 2, 2]), mode="cubic")
-    for op in ("Add", "Relu", "Sigmoid", "LayerNormalization"):
+    for op in ("Add", "Relu", "Sigmoid", "LayerNormalization", "Softmax"):
         operands = [fed("float16", 1, 128, 768, high=1)] * (2 if op == "Add" else 1)
         yield one(f"{op} float16", op, *operands, *[const("float16", 768, high=1)] * (2 if op[0] == "L" else 0))
+    image = fed("float16", 1, 64, 56, 56, high=1)
+    by = [const("float16", 64, high=1)] * 2
+    yield one("ReduceMean float16", "ReduceMean", image, c([2, 3], "int64"))
+    yield one("MaxPool float16", "MaxPool", image, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    yield one("GroupNormalization float16", "GroupNormalization", image, *by, num_groups=8, opset=21)
+    yield one("RMSNormalization float16", "RMSNormalization", fed("float16", 1, 128, 768, high=1), const("float16", 768, high=1), opset=23)  # fmt: skip
     yield one("Mul uint8", "Mul", fed("uint8", 1, 128, 768), fed("uint8", 1, 128, 768))
     yield one("ReduceMax short", "ReduceMax", f(40000, 4), c([-1], "int64"))
     yield one("ReduceMean middle", "ReduceMean", f(8, 64, 128), c([1], "int64"))
@@ -289,6 +296,15 @@ def others() -> Iterator[Case]:
     zero = c(128, "uint8")
     given = fed("uint8", 1, 64, 28, 28), c(0.02), zero
     yield one("", "QLinearAdd", *given, *given, c(0.05), zero, domain=MICROSOFT)
+    yield one("", "QLinearMul", *given, fed("uint8", 1, 64, 1, 1), c(0.02), zero, c(0.05), zero, domain=MICROSOFT)
+    yield one("", "QLinearConcat", c(0.05), zero, *given, *given, axis=1, domain=MICROSOFT)
+    yield one("", "QLinearGlobalAveragePool", *given, c(0.02), zero, domain=MICROSOFT)
+    yield one(
+        "DequantizeLinear channels", "DequantizeLinear", fed("uint8", 1, 64, 56, 56), w(64), fed("uint8", 64), axis=1
+    )
+    scaled = const("int8", 768, 768), w(768)
+    yield one("", "DynamicQuantizeMatMul", f(128, 768), *scaled, domain=MICROSOFT)
+    yield one("", "DynamicQuantizeMatMul", f(1, 768), *scaled, domain=MICROSOFT)
     yield one("", "QLinearSigmoid", *given, c(0.004), c(0, "uint8"), domain=MICROSOFT)
     corners = Given(np.sort(values("float32", (20, 2, 2), 0, 25), axis=1).reshape(20, 4))
     sizes = {"output_height": 7, "output_width": 7}

@@ -107,6 +107,22 @@ def integers() -> list[Case]:
             scale = np.linspace(0.001, 0.01, columns).astype("float32")
             by = scalar(0.02), given[1], numbers(right, inner, columns), scale, zero, scalar(0.7), scalar(9, left)
             made.append(Case("QLinearMatMul", [given[0]], *by))
+    for inner, columns, zero, bias in ((64, 70, 3, True), (30, 7, None, False), (9, 130, 4, True)):
+        weights, by = numbers("int8", inner, columns), np.linspace(0.001, 0.01, columns).astype("float32")
+        last = None if zero is None else np.full(columns, zero, "int8"), numbers("float32", columns) if bias else None
+        made.append(
+            Case(
+                "DynamicQuantizeMatMul",
+                [numbers("float32", 2, 5, inner)],
+                weights,
+                by,
+                *last,
+                domain=MICROSOFT,
+                atol=0.02,
+            )
+        )
+        given = numbers("uint8", 6, inner), weights, scalar(0.02), by, scalar(7, "uint8"), *last
+        made.append(Case("MatMulIntegerToFloat", [given[0]], *given[1:], domain=MICROSOFT))
     for x, w, attrs in (
         ((2, 3, 9, 11), (6, 3, 3, 3), {"pads": [1, 0, 2, 1]}),
         ((1, 8, 10, 10), (5, 8, 3, 2), {"strides": [2, 3], "dilations": [2, 1]}),
@@ -178,6 +194,20 @@ def choices() -> list[Case]:
         made.append(
             Case("NonMaxSuppression", [abs(corners), numbers("float32", 2, 3, 60)], *limits, center_point_box=1)
         )
+    corners = np.sort(numbers("float32", 6, 2, 2, scale=7), axis=1).reshape(6, 4)
+    places, image = np.array([0, 1, 1, 0, 1, 0]), numbers("float32", 2, 3, 9, 12)
+    regions = np.concatenate([places[:, None], corners], 1).astype("float32")
+    for attrs in (
+        {},
+        {"sampling_ratio": 2},
+        {"coordinate_transformation_mode": "output_half_pixel", "spatial_scale": 0.7},
+    ):
+        sizes = {"output_height": 3, "output_width": 4, **attrs}
+        made.append(Case("RoiAlign", [image], corners, places, special=True, **sizes))
+        made.append(Case("RoiAlign", [image], corners, places, mode="max", **sizes))
+        made.append(
+            Case("MaxRoiPool", [image], regions, pooled_shape=[4, 3], spatial_scale=attrs.get("spatial_scale", 1.0))
+        )
     for align in (0, 1):
         grid = numbers("float32", 2, 7, 6, 2, scale=0.8)
         made.append(Case("GridSample", [numbers("float32", 2, 3, 5, 8), grid], align_corners=align))
@@ -207,6 +237,14 @@ def others() -> list[Case]:
         channels = x[1]
         weights = numbers("float32", channels, 1, *k), numbers("float32", channels)
         made.append(Case("Conv", [numbers("float32", *x)], *weights, group=channels, **attrs))
+    for x, k, attrs in (
+        ((2, 5, 9, 13), (3, 3), {"pads": [1] * 4}),
+        ((1, 6, 7, 8), (4, 2), {"strides": [2, 3], "pads": [1, 0, 2, 1], "output_padding": [1, 2]}),
+        ((1, 4, 30), (5,), {"strides": [2], "dilations": [2], "pads": [3, 1]}),
+        ((1, 4, 9, 8), (3, 3), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    ):
+        weights = numbers("float32", x[1], 1, *k), numbers("float32", x[1])
+        made.append(Case("ConvTranspose", [numbers("float32", *x)], *weights, atol=1e-4, group=x[1], **attrs))
     for outs, ins, tall, wide, attrs in (
         (31, 1, 3, 3, {"pads": [1] * 4}),
         (17, 3, 3, 2, {"pads": [2, 0, 1, 1], "strides": [2, 2]}),
@@ -304,6 +342,33 @@ def test_compiled_form_has_the_numbers_of_numpy_and_onnxruntime(case: Case) -> N
                 np.testing.assert_allclose(
                     one, other, rtol=1e-4, atol=max(case.atol, 1 if one.dtype.kind in "iu" else 0)
                 )
+
+
+PATTERNS = (
+    r"[a-z ]+",
+    r"(a|ab)(c|bcd)(d*)",
+    r"a{2,5}b?",
+    r"[^a]*x?",
+    r"(?i)AbC.*",
+    "",
+    r"(a*)*b",
+    r"\d+\.\d*|\w+",
+    r"\bab\b.*",
+    "a{900}",
+)
+
+
+@needs_numba
+@pytest.mark.long
+def test_regular_expressions_match_the_same_strings_in_tables_of_states() -> None:
+    rng = np.random.default_rng(3)
+    texts = ["".join(rng.choice(list("abcdxA1. "), size)) for size in rng.integers(0, 7, 200)]
+    for given in (texts, ["é", *texts[1:]], ["a" * size for size in range(800, 1000)]):
+        x = np.array(given, object).reshape(20, 10)
+        for pattern in PATTERNS:
+            case = Case("RegexFullMatch", [x], pattern=pattern)
+            wanted = onnxruntime.InferenceSession(case.model(), providers=["CPUExecutionProvider"]).run(None, {"x0": x})
+            assert (run(case.model(), True, {"x0": x})[0] == wanted[0]).all(), pattern
 
 
 @needs_numba

@@ -36,6 +36,9 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("", "depthwise"): "Conv",
     ("", "pools"): "AveragePool MaxPool",
     ("", "indexed"): "ScatterND",
+    ("", "transposed"): "ConvTranspose",
+    ("", "texts"): "RegexFullMatch",
+    ("", "regions"): "MaxRoiPool RoiAlign",
     ("", "products"): "Gemm MatMul",
     ("", "choices"): "GridSample NonMaxSuppression TopK",
     (MICROSOFT, "codes"): """

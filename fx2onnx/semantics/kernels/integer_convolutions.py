@@ -156,8 +156,8 @@ def _finish_qconv(sums: Array, inputs: Sequence[Any], is_exact: bool, out: Array
         lines = np.empty(sums.transpose(0, 2, 3, 1).shape, out.dtype)
         for sample, target in zip(sums, lines, strict=True):
             requantize(sample.transpose(1, 2, 0), factor.reshape(-1) if factor.ndim else factor, y_zero, target)
-        rows = max(1, TURNED_POSITIONS // lines.shape[2])
-        for top in range(0, lines.shape[1], rows):
+        rows = max(1, TURNED_POSITIONS // out.shape[3])
+        for top in range(0, out.shape[2], rows):
             np.copyto(out[:, :, top : top + rows], lines[:, top : top + rows].transpose(0, 3, 1, 2))
         return
     for sample, target in zip(sums, out, strict=True):

@@ -250,11 +250,10 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_
     images = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     check_shape((high, *images.shape[2:]), x.dtype, "the lines of MaxRoiPool")
     lines = np.empty((high, *images.shape[2:]), x.dtype)
-    for number, roi in enumerate(rois):
-        edges = roi[1:5].astype(np.float32) * np.float32(spatial_scale)
-        left, top, right, bottom = (int(edge) for edge in np.copysign(np.floor(np.abs(edges) + np.float32(0.5)), edges))
-        rows = _cells(top, bottom, high, x.shape[2])
-        columns = _cells(left, right, wide, x.shape[3])
+    for _ in range(high + wide if len(rois) else 0):
+        count_iteration()  # the model says how many cells there are
+    cells = region_cells(rois[:, 1:5], spatial_scale, (high, wide), x.shape[2:])
+    for number, (roi, rows, columns) in enumerate(zip(rois, *cells, strict=True)):
         image = images[int(roi[0])]
         lines.fill(0)
         for line, (first, end) in zip(lines, rows, strict=True):
@@ -266,11 +265,20 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_
     return y
 
 
-def _cells(start: int, end: int, count: int, dim: int) -> Array:
-    """[count, 2]: where the cells of a region start and end on an axis."""
-    for _ in range(count):
-        count_iteration()  # the model says how many cells there are
-    size = np.float32(max(end - start + 1, 1)) / np.float32(count)
-    number = np.arange(count + 1, dtype=np.float32) * size
-    edges = np.floor(number[:-1]), np.ceil(number[1:])
-    return np.stack([np.clip(start + edge.astype(np.float64), 0, dim) for edge in edges], axis=1).astype(INT64)
+def region_cells(edges: Array, scale: float, counts: Sequence[int], dims: Sequence[int]) -> tuple[Array, Array]:
+    """The starts and ends of the cells of each region: rows [regions, counts[0], 2], and columns.
+
+    Shapes: edges [regions, 4], left, top, right, bottom.
+    """
+    scaled = edges.astype(np.float32) * np.float32(scale)
+    whole = np.copysign(np.floor(np.abs(scaled) + np.float32(0.5)), scaled).astype(INT64)
+    made = []
+    for axis, (count, dim) in enumerate(zip(counts, dims, strict=True)):
+        start, end = whole[:, 1 - axis], whole[:, 3 - axis]
+        size = np.maximum(end - start + 1, 1).astype(np.float32) / np.float32(count)
+        number = np.arange(count + 1, dtype=np.float32) * size[:, None]
+        lines = np.floor(number[:, :-1]), np.ceil(number[:, 1:])
+        made.append(
+            np.stack([np.clip(start[:, None] + one.astype(np.float64), 0, dim) for one in lines], -1).astype(INT64)
+        )
+    return made[0], made[1]

@@ -169,15 +169,15 @@ _BEGIN = (-1,)
 """The key, which is of no states, of those before the first character."""
 
 
-class _Moves(dict[str, Any]):
-    """States of a pattern, and by each character that came after them so far the ``_Moves`` of the states after it."""
+class Moves(dict[str, Any]):
+    """States of a pattern, and by each character that came after them so far the ``Moves`` of the states after it."""
 
     __slots__ = ("alive", "pattern")
 
     def __init__(self, pattern: Pattern, alive: tuple[int, ...]) -> None:
         self.pattern, self.alive = pattern, alive
 
-    def __missing__(self, character: str) -> _Moves:
+    def __missing__(self, character: str) -> Moves:
         self.pattern.n_known += 1
         made = self[character] = self.pattern.after(self, character, 0)
         return made
@@ -269,13 +269,12 @@ class Pattern:
         self.accepting = 0
         self.start = self._sequence(parsed, 0, parsed.state.flags)
         self.looks_around = any(state.holds is not None for state in self.states)
-        self.known: dict[tuple[int, ...], _Moves] = {}
+        self.known: dict[tuple[int, ...], Moves] = {}
         self.n_known = 0
 
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches all of ``text``. Raises: UserError E404 where the budget of the run is spent."""
-        begin = self.known.get(_BEGIN)
-        moves = self.moves(self._closure([self.start], text, 0)) if begin is None else begin
+        moves = self.begin(text)
         if not self.looks_around:
             self.known[_BEGIN] = moves
             for character in text:
@@ -287,17 +286,22 @@ class Pattern:
             moves = self.after(moves, text, place)
         return self.accepting in moves.alive
 
-    def after(self, moves: _Moves, text: str, place: int) -> _Moves:
+    def begin(self, text: str) -> Moves:
+        """The states before the first character."""
+        known = self.known.get(_BEGIN)
+        return self.moves(self._closure([self.start], text, 0)) if known is None else known
+
+    def after(self, moves: Moves, text: str, place: int) -> Moves:
         """The states after the character at ``place``."""
         states = [self.states[index] for index in moves.alive]
         after = [state.after for state in states if state.accepts is not None and state.accepts(text[place])]
         return self.moves(self._closure(after, text, place + 1))
 
-    def moves(self, alive: Iterable[int]) -> _Moves:
+    def moves(self, alive: Iterable[int]) -> Moves:
         """The entry of these states."""
         if self.n_known > MAX_KNOWN or self.looks_around:
             self.known, self.n_known = {}, 0
-        made = _Moves(self, tuple(alive))
+        made = Moves(self, tuple(alive))
         self.n_known += 1 + len(made.alive)
         return self.known.setdefault(made.alive, made)
 

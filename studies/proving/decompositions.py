@@ -24,7 +24,7 @@ from onnx import numpy_helper
 
 from benchmarks.overload_call import OneCall, drawn_call, run_eager
 from fx2onnx.aten_map import TABLE
-from fx2onnx.aten_map.table.families import known_names, load_all, read_families
+from fx2onnx.aten_map.table.families import load_all, read_families
 from studies.proving.algebra import Exact, Poly, Real
 from studies.proving.arrays import all_arrays, by_arrays, by_values, tensors_of, units
 from studies.proving.cases import Case
@@ -117,7 +117,8 @@ def examined(names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """A row for each overload of ATen that has an entry, or for ``names``, in processes that a kernel may end."""
     load_all()
     here = {str(each) for each in TABLE.entries if each.namespace == "aten"}
-    known = {name for name in known_names() if name.startswith("aten.")} & ({*names} or known_names())
+    real = {name for kinds in read_families().values() for name in kinds.get("real", ()) if name.startswith("aten.")}
+    known = real & ({*names} or real)
     found = [Row(name, why=ELSEWHERE).as_dict() for name in known - here]
     todo, is_probed = sorted(known & here), False
     while todo:

@@ -65,9 +65,11 @@ def _max_of_integers(
     for axis in reversed(range(2, len(dims))):
         args = (axis, dims[axis], windows[axis - 2], ends[axis - 2])
         value, *others = _in_windows(op, value, *args, np.iinfo(np.int64).min)
-        places, *other_places = _in_windows(op, places, *args, 0)
+        places, *other_places = _in_windows(op, places, *args, -1)
         for other, place in zip(others, other_places, strict=True):
             is_more = op.Greater(other, value)
+            if any(ends[axis - 2]):  # the smallest int64 is more than the padding of that value
+                is_more = op.Or(is_more, op.Less(places, op.const(0, INT64)))
             value, places = op.Where(is_more, other, value), op.Where(is_more, place, places)
     return value, places
 

@@ -193,3 +193,13 @@ def test_integers_that_no_float_holds_are_pooled_exactly(name):
 
     others = [(image(rows),) for rows in (6, 9)]
     check(POOLS_OF_INTEGERS[name], (image(7),), others=others, dynamic_shapes=({2: "h"},), rtol=0, atol=0)
+
+
+def test_the_smallest_integer_is_found_beside_padding():
+    def pooled(x):
+        return torch.nn.functional.max_pool2d(x, 3, 2, padding=1, return_indices=True)
+
+    smallest = torch.full((1, 1, 5, 6), torch.iinfo(torch.int64).min)
+    some = smallest.clone()
+    some[..., 1::3, 2::3] += 1
+    check(pooled, (smallest,), others=[(some,), (smallest[:, :, :4],)], dynamic_shapes=({2: "h"},), rtol=0, atol=0)

@@ -274,6 +274,7 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
     is_alike = (value.dtype, dims_of(value)) == (tensor.dtype, dims_of(tensor))
     if is_weight and source is not None and id(tensor) in values.names and is_alike and values.graph is values.root:
         values.same_view(tensor, values.view_of(value))
+        values.replaced.add(id(tensor))
         values.written.setdefault(id(source.memory), values.where)
         if [unwrap(step) for step in value.stride()] != list(tensor.stride()):
             tracer.warnings.append(

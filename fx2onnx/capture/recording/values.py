@@ -140,8 +140,8 @@ class Values:
         """The user's line of the present call."""
         self.module: str | None = None
         """The path of the module that the present call belongs to, where it is not the one that runs."""
-        self.detached: set[int] = set()
-        """Ids of tensors that are ``.data`` of others."""
+        self.detached, self.replaced = set[int](), set[int]()
+        """Ids of tensors that are ``.data`` of others, and of parameters and buffers whose ``.data`` forward has set."""
         self.wants_grad: set[torch.fx.Node] = set()
         """Inputs whose samples require gradients."""
         self.without_grad: set[torch.fx.Node] = set()
@@ -343,8 +343,8 @@ class Values:
         for real in (*self._module_tensors, *(weight.tensor for weight in self.weights.values())):
             if tensor.shape == real.shape and shares_converted_memory(self.fake_mode, real, tensor):
                 self.detached.add(id(tensor))  # as its .data was before forward replaced it
-                before = next((view for view in self.sources.values() if view.tensor is real), None)
-                return self.same_view(tensor, before or self.weight_view(real))
+                before = (view for view in self.sources.values() if view.tensor is real and self.is_replaced(real))
+                return self.same_view(tensor, next(before, None) or self.weight_view(real))
         if self._pre_dispatch:
             raise NeedsDecomposition  # autograd keeps tensors that it makes inside composite overloads
         raise self.refuse(
@@ -388,7 +388,7 @@ class Values:
 
     def is_replaced(self, tensor: torch.Tensor) -> bool:
         """Return whether forward replaced the ``.data`` of a parameter or buffer."""
-        return id(tensor) in self.names and not self.is_over_its_own(tensor)
+        return id(tensor) in self.replaced and not self.is_over_its_own(tensor)
 
     def same_view(self, tensor: torch.Tensor, view: View) -> View:
         """``tensor`` is another object for what ``view`` shows."""

@@ -55,6 +55,11 @@ def requires_grad(tensor: torch.Tensor) -> bool:
     return bool(_OWN_REQUIRES_GRAD(tensor))
 
 
+def real_address(tensor: torch.Tensor) -> int:
+    """The place of a real tensor's first element in memory, also where forward set its ``.data`` during a capture."""
+    return torch._C.TensorBase.data_ptr(tensor)
+
+
 _OWN_REQUIRES_GRAD: Own = vars(torch._C.TensorBase)["requires_grad"].__get__
 
 

@@ -341,6 +341,11 @@ OF_REPLACED: dict[str, Callable[[torch.nn.Module, torch.Tensor], Any]] = {
     ),
     "data of before": lambda module, x: (module.scale.data, _scale(module, x[0]))[0],
     "data put back": lambda module, x: _scale(module, (module.scale.data, _scale(module, x[0]))[0]),
+    "of another itself, put back": lambda module, x: (
+        kept := module.scale.data,
+        read := _scale(module, module.other) * x + module.other.data,
+        _scale(module, kept) + read,
+    )[2],
     "apply_": lambda module, x: module.scale.apply_(lambda number: number * 3),
     "map_ of what was written": lambda module, x: module.scale.mul_(2).map_(
         module.other.data, lambda one, two: one - two

@@ -31,6 +31,7 @@ from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.tensor_questions import real_address
 
 Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
 """The arguments of one call, positional and named."""
@@ -514,7 +515,7 @@ class ValuesBefore:
 
 def _address(tensor: torch.Tensor) -> tuple[object, ...]:
     """Equal for two tensor objects over the same elements (``p`` and ``p.data``)."""
-    where = tensor.data_ptr() if tensor.device.type != "meta" else id(tensor)
+    where = real_address(tensor) if tensor.device.type != "meta" else id(tensor)
     return (
         where or id(tensor),
         tensor.dtype,

@@ -21,29 +21,61 @@ from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.torchcompat.dispatch import TorchDispatchMode, no_modes, real_kernels
 from fx2onnx.torchcompat.fake_tensors import DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.pytrees import flatten
 
 aten = torch.ops.aten
 
+_COPIES = aten.clone.default, aten._unsafe_view.default
+"""Operators that ``reshape`` becomes where it is no view."""
+
 
 class _FirstCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the casts of the given tensors, up to the first other operator."""
+    """Notes the casts of the given tensors, up to the first other operator; and later ones, of views of them (``einsum``)."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.wanted = {id(tensor) for tensor in tensors}
-        self.dtypes: dict[int, torch.dtype] = {}
-        self.open = True
+        self._tensors = tensors
+        self._shown = {id(tensor): (tensor, tensor) for tensor in tensors}
+        """A given tensor or a view of one, and that given tensor, by the id of the view."""
+        self._first: dict[int, torch.dtype] = {}
+        self._later: dict[int, torch.dtype | None] = {}
+        """None for what is used without a cast, too."""
+        self.viewed: set[int] = set()
+        """The ids of the tensors of which only views are cast: autocast keeps no cast of a view."""
+        self._open = True
 
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
         kwargs = kwargs or {}
-        if func is aten._to_copy.default and id(args[0]) in self.wanted:
-            if self.open and kwargs.get("dtype") is not None:
-                self.dtypes[id(args[0])] = kwargs["dtype"]
+        result = func(*args, **kwargs)
+        shown = self._shown.get(id(args[0])) if args else None
+        if func is aten._to_copy.default and shown is not None and kwargs.get("dtype") is not None:
+            view, tensor = shown
+            if self._open and view is tensor:
+                self._first[id(tensor)] = kwargs["dtype"]
+            if view is not tensor and id(tensor) not in self._later:
+                self.viewed.add(id(tensor))
+            if self._later.setdefault(id(tensor), kwargs["dtype"]) != kwargs["dtype"]:
+                self._later[id(tensor)] = None
         elif func.namespace != "prim":
-            self.open = False
-        return func(*args, **kwargs)
+            self._open = False
+            if shown is not None and isinstance(result, torch.Tensor) and (func.is_view or func in _COPIES):
+                self._shown[id(result)] = result, shown[1]
+            else:
+                used = (self._shown.get(id(arg)) for arg in flatten((args, kwargs))[0])
+                self._later.update(
+                    {id(each[1]): None for each in used if each is not None and each[1].dtype not in _LOW}
+                )
+        return result
+
+    @property
+    def dtypes(self) -> dict[int, torch.dtype]:
+        """The dtypes of the casts, by the id of the tensor."""
+        if self._first:
+            return self._first
+        later = {id(tensor): self._later.get(id(tensor)) or tensor.dtype for tensor in self._tensors}
+        return later if self._later and len(set(later.values())) == 1 else {}
 
 
 def cast_arguments(
@@ -71,18 +103,21 @@ def cast_arguments(
             )  # the casts come first: a result that data decides is for whoever records the call
     finally:
         mode.runs_operator = False
-    return tuple(_cast(tracer, arg, casts.dtypes) for arg in args) if casts.dtypes else args
+    dtypes = casts.dtypes
+    return tuple(_cast(tracer, arg, dtypes, casts.viewed) for arg in args) if dtypes else args
 
 
-def _cast(tracer: Tracer, arg: object, dtypes: dict[int, torch.dtype]) -> object:
+def _cast(tracer: Tracer, arg: object, dtypes: dict[int, torch.dtype], viewed: set[int]) -> object:
     if isinstance(arg, list | tuple):
-        return [_cast(tracer, item, dtypes) for item in arg]
+        return [_cast(tracer, item, dtypes, viewed) for item in arg]
     if not isinstance(arg, torch.Tensor):
         return arg
-    dtype = dtypes.get(id(tracer.values.fake_of(arg)))
+    key = id(tracer.values.fake_of(arg))
+    dtype = dtypes.get(key)
     if dtype is None or dtype == arg.dtype:
         return arg
-    if dtype in _LOW and arg.dtype == torch.float32 and torch.is_autocast_cache_enabled() and _is_leaf(tracer, arg):
+    is_kept = torch.is_autocast_cache_enabled() and key not in viewed
+    if is_kept and dtype in _LOW and arg.dtype == torch.float32 and _is_leaf(tracer, arg):
         casts: KeptCasts = tracer.plugin("autocast")
         return casts.cast(arg, dtype)
     with tracer.mode:

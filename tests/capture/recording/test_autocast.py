@@ -178,3 +178,43 @@ def test_a_cast_is_kept_as_autocast_keeps_it(function: Any, requires_grad: bool)
 def test_a_cast_of_an_input_that_requires_gradients_is_kept() -> None:
     weight = torch.randn(4, 4, requires_grad=True)
     check(_written_in_place, (torch.randn(3, 4), weight), rtol=0.03, atol=0.03)
+
+
+def _einsum_of_two_types(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        first = torch.einsum("ij,jk->ik", x @ w, w)
+        with torch.no_grad():
+            w.mul_(2)
+        return (first + torch.einsum("ij,jk->ik", x, w)).float()
+
+
+def _einsum_of_three(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        return torch.einsum("bi,ij,jk->bk", x, w, (w @ w).t()).float()
+
+
+def _einsum_of_heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", BF16):
+        return torch.einsum("bi,hij->bhj", x @ w, w.expand(2, 4, 4)).float()
+
+
+@pytest.mark.parametrize("function", [_einsum_of_two_types, _einsum_of_three, _einsum_of_heads])
+def test_operands_that_einsum_casts_behind_views(function: Any) -> None:
+    args, other = (torch.randn(3, 4),), (torch.randn(5, 4),)
+    check(_Weighted(function, True), args, others=[other], dynamic_shapes=({0: "n"},), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM])
+def test_a_recurrent_layer_behind_a_linear_one(kind: Any) -> None:
+    class Recurrent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.layer = torch.nn.Linear(4, 4), kind(4, 3, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", BF16):
+                result: torch.Tensor = self.layer(self.linear(x))[0].float()
+            return result
+
+    args, other = (torch.randn(2, 3, 4),), (torch.randn(5, 3, 4),)
+    check(Recurrent(), args, others=[other], dynamic_shapes=({0: "n"},), rtol=0.05, atol=0.05)

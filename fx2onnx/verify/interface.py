@@ -21,6 +21,7 @@ from fx2onnx.judge.tolerance import MODULES_OWN, Grain
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
 from fx2onnx.semantics.check import open_file
+from fx2onnx.semantics.reading.load import LoadedModel
 from fx2onnx.semantics.reading.weights import WeightStore
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.expr import Dim
@@ -193,6 +194,15 @@ def vanished(arguments: Iterable[str], assigned: Iterable[str | None], baked: Co
     return [name for name, taken in zip(arguments, assigned, strict=True) if taken is None and name not in baked]
 
 
+def _check_weights(loaded: LoadedModel) -> None:
+    """Raises UserError E302 where external data is missing or cut off."""
+    store = WeightStore(loaded.folders)
+    with contextlib.suppress(MemoryError):  # an engine may do with less, or says that it cannot
+        for tensor in loaded.proto.graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                store.array(tensor, f"initializer {tensor.name!r}")
+
+
 @contextlib.contextmanager
 def as_file(model: Any) -> Iterator[str]:
     """The path of a model of any kind that ``given.as_file`` takes, with large weights beside it.
@@ -201,11 +211,7 @@ def as_file(model: Any) -> Iterator[str]:
     """
     with given.as_file(model) as path:
         if not hasattr(model, "owned"):  # an export's own
-            loaded = open_file(path)
-            store = WeightStore(loaded.folders)
-            for tensor in loaded.proto.graph.initializer:
-                if tensor.data_location == onnx.TensorProto.EXTERNAL:  # which may be missing or cut off
-                    store.array(tensor, f"initializer {tensor.name!r}")
+            _check_weights(open_file(path))
         if os.path.getsize(path) <= LARGE_BYTES:
             yield path
             return

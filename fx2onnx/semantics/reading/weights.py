@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -112,6 +113,8 @@ class WeightStore:
                 with open(path, "rb") as file:
                     self._maps[place] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+                    raise MemoryError(f"no room for {location} in the process") from error
                 raise UserError("E302", f"{what}: {location} cannot be read", why=str(error)) from error
         return self._maps[place]
 

@@ -195,6 +195,7 @@ def choices() -> list[Case]:
             Case("NonMaxSuppression", [abs(corners), numbers("float32", 2, 3, 60)], *limits, center_point_box=1)
         )
     corners = np.sort(numbers("float32", 6, 2, 2, scale=7), axis=1).reshape(6, 4)
+    corners[0, 2], corners[1] = corners[0, 0], corners[1, [2, 3, 0, 1]]  # regions of no width, and of less than none
     places, image = np.array([0, 1, 1, 0, 1, 0]), numbers("float32", 2, 3, 9, 12)
     regions = np.concatenate([places[:, None], corners], 1).astype("float32")
     for attrs in (

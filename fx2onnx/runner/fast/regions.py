@@ -98,6 +98,8 @@ def call_RoiAlign(
     edges = np.concatenate([corners[:, [1, 0]], cells], axis=1)
     image = np.require(x, FLOAT32, ["C", "W"])
     _aligned(image, samples.astype(INT64), edges, counts.astype(INT64), mode == "max", y)
+    if sampling_ratio <= 0:
+        y[(cells <= 0).any(axis=1)] = 0  # an empty region has no samples
     return y
 
 

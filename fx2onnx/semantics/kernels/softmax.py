@@ -81,6 +81,8 @@ def hardmax(x: Array, *, axis: int = -1) -> Array:
     """1 at the first maximum along ``axis``, 0 elsewhere."""
     axis = check_axis(axis, x.ndim)
     y = np.zeros_like(x)
+    if not y.size:
+        return y
     np.put_along_axis(y, np.expand_dims(np.argmax(x, axis=axis), axis), np.ones((), x.dtype), axis=axis)
     return y
 

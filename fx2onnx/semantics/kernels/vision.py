@@ -162,6 +162,8 @@ def roi_align(
         wide, high = right - left, bottom - top
         if not half:
             wide, high = max(wide, 1.0), max(high, 1.0)
+        if sampling_ratio <= 0 and min(wide, high) <= 0:
+            continue  # an empty region has no samples
         cells = []
         for start, extent, count, dim in (
             (top, high, output_height, x.shape[2]),

@@ -361,7 +361,7 @@ def _unique_consecutive(
     if others:
         differs = op.cast(op.ReduceMax(op.cast(differs, D.INT32), axes=others, keepdims=0), D.BOOL)
     first = op.const(np.array([True]))
-    if isinstance(size, Dim) and size.unbacked_symbols():
+    if isinstance(size, Dim):  # nothing has no run
         first = op.expand(first, (whole(apply("min", size, 1)),))
     starts = op.Concat(first, differs, axis=0, outputs=[(D.BOOL, (size,))])
     dtype, dims = op.result[0]

@@ -411,3 +411,15 @@ def places(x: torch.Tensor) -> torch.Tensor:
 def test_nothing_divided_by_its_size_and_runs_of_nothing(function: Any) -> None:
     others = [(-torch.ones(4),), (torch.tensor([1.0, 2.0, -1.0, 4.0, 5.0, 6.0]),), (torch.ones(1),)]
     check(lambda x: function(places(x)), (torch.tensor([1.0, 2.0, -1.0]),), others=others, dynamic_shapes=({0: "n"},))
+
+
+def test_runs_along_an_input_that_may_be_empty() -> None:
+    def runs(x: torch.Tensor) -> Any:
+        return torch.unique_consecutive(x, return_inverse=True, return_counts=True)
+
+    check(
+        runs,
+        (torch.tensor([3, 3, 1]),),
+        others=[(torch.zeros(0).long(),), (torch.arange(9) // 2,)],
+        dynamic_shapes=({0: "n"},),
+    )

@@ -232,18 +232,12 @@ def test_no_samples_at_all(op_type: str) -> None:
 def test_an_empty_region_has_the_mean_of_nothing(mode: str, ratio: int) -> None:
     regions = np.array([[2, 2, 2, 2], [5, 5, 1, 1], [0, 0, 7, 0], [1, 1, 3, 3]], np.float32)
     aligned = node("RoiAlign", ["x", "r", "i"], ["y"], mode=mode, sampling_ratio=ratio)
-    feeds = {"x": f32(1, 2, 9, 9), "r": regions, "i": i64(0, 0, 0, 0)}
-    model = helper.make_model(
-        helper.make_graph(
-            [aligned],
-            "regions",
-            [
-                helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-                for k, v in feeds.items()
-            ],
-            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        ),
-        opset_imports=[helper.make_opsetid("", 16)],
-    )
-    (y,) = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
+    proto = model([aligned], {"x": f32(1, 2, 9, 9), "r": regions, "i": i64(0, 0, 0, 0)})
+    (y,) = ort.InferenceSession(proto.SerializeToString()).run(None, {})
     assert [bool(row.any()) for row in y] == [ratio > 0, ratio > 0, ratio > 0, True]
+
+
+def test_the_largest_of_nothing_is_nothing() -> None:
+    proto = model([node("Hardmax", ["x"], ["y"])], {"x": f32(2, 0)})
+    (y,) = ort.InferenceSession(proto.SerializeToString()).run(None, {})
+    assert (y.shape, y.dtype) == ((2, 0), np.float32)

@@ -20,6 +20,7 @@ from benchmarks.machine import describe
 from benchmarks.optimize_files import FOREIGN, write_large
 from fx2onnx.proof.certify import KINDS, certify
 from fx2onnx.sources import resolve
+from tools.long_tables import write_page
 
 PAGE = Path("docs/measured/certificates.md")
 PACKAGED = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -188,7 +189,7 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
         print(row, flush=True)
     if chosen.write:
-        PAGE.write_text(page([rows[path.stem] for path in paths if "counts" in rows.get(path.stem, {})]))
+        write_page(PAGE, page([rows[path.stem] for path in paths if "counts" in rows.get(path.stem, {})]))
 
 
 if __name__ == "__main__":

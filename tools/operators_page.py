@@ -122,12 +122,13 @@ def _entry_statuses(swept: Swept, engine: str) -> list[str]:
 
 
 def _counted(title: str, first: str, swept: Swept, keys: Sequence[str]) -> list[str]:
-    lines = ["", f"## {title}", "", _row(first, "engine", *map(_word, STATUSES)), _rule(len(STATUSES) + 2)]
-    for key, engine in itertools.product(keys, ENGINES):
-        found = [by[engine][key] for by in swept.values() if by[engine].get(key)]
-        counts = Counter(worst_of(verdicts) for verdicts in found)
-        lines.append(_row(key, engine, *(counts[status] for status in STATUSES)))
-    return lines
+    counts = {
+        (key, engine): Counter(worst_of(by[engine][key]) for by in swept.values() if by[engine].get(key))
+        for key, engine in itertools.product(keys, ENGINES)
+    }
+    found = [status for status in STATUSES if any(count[status] for count in counts.values())]
+    lines = ["", f"## {title}", "", _row(first, "engine", *map(_word, found)), _rule(len(found) + 2)]
+    return [*lines, *(_row(*row, *(count[status] for status in found)) for row, count in counts.items())]
 
 
 def _by_dtype(swept: Swept) -> list[str]:
@@ -197,7 +198,7 @@ def _faults(swept: Swept) -> list[str]:
                 found[verdict.call.partition("(")[0], engine, _word(verdict.status)].append(verdict)
     merged: dict[tuple[str, str, int, str], list[str]] = defaultdict(list)
     for (overload, engine, word), verdicts in found.items():
-        note = " ".join(verdicts[0].note.split()).replace("|", "\\|")[:MAX_NOTE]
+        note = " ".join(verdicts[0].note.rpartition("NOT_IMPLEMENTED : ")[2].split()).replace("|", "\\|")[:MAX_NOTE]
         merged[overload, word, len(verdicts), note].append(engine)
     for (overload, word, count, note), engines in sorted(merged.items()):
         lines.append(_row(overload, ", ".join(engines), word, count, note))

@@ -85,7 +85,7 @@ def read_entries(path: str | PathLike[str]) -> list[FaultEntry]:
             "E001",
             f"{path} is no table of faults",
             why=str(cause)[:300],
-            next="a list of entries as in docs/targets.md; fx2onnx locate --faults FILE writes them",
+            next="a list of entries as in docs/runtime_faults.md; fx2onnx locate --faults FILE writes them",
         ) from cause
 
 

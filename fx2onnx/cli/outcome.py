@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import json
 import os
@@ -26,6 +27,13 @@ Result = TypeVar("Result")
 _UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
 """The base class of all errors of parsing, of the click that this version of typer uses."""
 _LINES_SHOWN = 5
+_OF_OTHER_TOOLS = {
+    "--bits": "--kind",
+    "--fp16": "--dtype float16",
+    "--half": "--dtype float16",
+    "--int8": "--quantize int8",
+}
+"""Options that other tools have, and what they are here."""
 
 
 def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -66,14 +74,28 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
 
 @contextlib.contextmanager
 def usage_errors_as_json(args: Sequence[str], command: str) -> Iterator[None]:
-    """Around the parsing of ``args``: with ``--json`` among them, a wrong call is an error of fx2onnx and printed as such."""
+    """Around the parsing of ``args``: an unknown option names those that it may stand for, and with ``--json`` among the arguments a
+    wrong call is printed as an error of fx2onnx.
+    """
     try:
         yield
     except _UsageError as error:
+        if hasattr(error, "possibilities") and (flag := getattr(error, "option_name", "")):
+            error.possibilities = _meant_flags(flag, error)
         if "--json" not in args:
             raise
         shown = error.format_message()  # type: ignore[attr-defined]
         end_with(UserError("E001", shown.rstrip("."), next=f"{command} --help"), as_json=True)
+
+
+def _meant_flags(flag: str, error: Any) -> list[str]:
+    """Options of the command that an unknown ``flag`` may stand for: one that begins as it does, else the closest spellings."""
+    known = [each for param in error.ctx.command.params for each in (*param.opts, *param.secondary_opts)]
+    other = _OF_OTHER_TOOLS.get(flag, "")
+    if other.partition(" ")[0] in known:
+        return [other]
+    same = [each for each in known if each.startswith("--") and (flag.startswith(f"{each}-") or each.startswith(flag))]
+    return same or difflib.get_close_matches(flag, known, 3, 0.75)
 
 
 def print_json(value: Any) -> None:

@@ -32,6 +32,22 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "typed", "meant"),
+    [
+        ("export", "--opset-version", "--opset"),
+        ("export", "--dynmic", "--dynamic"),
+        ("export", "--dynamic-axes", "--dynamic"),
+        ("export", "--fp16", "--dtype float16"),
+        ("quantize", "--bits", "--kind"),
+        ("run", "--zyx", None),
+    ],
+)
+def test_an_unknown_option_names_what_it_stands_for_alone(command: str, typed: str, meant: str | None) -> None:
+    text = json.loads(invoke(command, typed, "--json").stdout)["what"]
+    assert text == f"No such option: {typed}" + (f" (Possible options: {meant})" if meant else "")
+
+
 @pytest.mark.long_cases(but=["arguments5"])
 @pytest.mark.parametrize(
     "arguments",

@@ -151,6 +151,18 @@ BERNOULLI = [1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6]
 """B2, B4, .. B14."""
 
 
+PI_PARTS = (float.fromhex("0x1.921fb544p+1"), float.fromhex("0x1.0b4611a6p-33"), float.fromhex("0x1.3198a2e037073p-68"))
+"""Their sum is pi to 120 bits; products of the first two with whole numbers up to 2^20 are exact."""
+
+
+def _beside_pi(op: Emit, angle: ir.Value) -> ir.Value:
+    """The distance of float64 angles to the nearest multiple of pi: beside it onnxruntime's Sin of float64 is off by 1e-16, which is all of the sine."""
+    turns = op.Round(op.Div(angle, math.pi))
+    for part in PI_PARTS:
+        angle = op.Sub(angle, op.Mul(turns, part))
+    return angle
+
+
 def digamma(op: Emit, x: ir.Value) -> ir.Value:
     """log z - 1 / 2z - sum of B2k / (2k z^2k) at z = x + 10, less the sum of 1 / (x + k); reflected below 1/2."""
     low = op.Less(x, 0.5)
@@ -163,7 +175,7 @@ def digamma(op: Emit, x: ir.Value) -> ir.Value:
     found = op.Sub(op.Sub(op.Log(z), op.Mul(inverse, 0.5)), tail)
     steps = spread_sum(op, y, range(DIGAMMA_SHIFT), lambda op, column: op.Reciprocal(column))
     found = op.Sub(found, steps)
-    angle = op.Mul(op.Mod(x, 1.0, fmod=1), math.pi)
+    angle = _beside_pi(op, op.Mul(op.Mod(x, 1.0, fmod=1), math.pi))
     cotangent = op.Div(op.Cos(angle), op.Sin(angle))
     found = between(op, low, op.Sub(found, op.Mul(cotangent, math.pi)), found)
     whole = op.And(op.Less(x, 0), op.Equal(op.Floor(x), x))
@@ -206,7 +218,11 @@ def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
     )  # infinity times 0 would be NaN
     whole, positive, one = op.Equal(op.Floor(q), q), op.Greater(q, 0.0), number(op, 1.0)
     rest = between(op, positive, q, op.Sub(q, op.Floor(q)))
-    starts = [rest, op.Sub(one, rest), op.Sub(one, between(op, positive, 0.0, q))]
+    starts = [
+        rest,
+        op.Sub(op.Ceil(q), q),
+        op.Sub(one, between(op, positive, 0.0, q)),
+    ]  # exact beside 0: 1 - rest is not
     last = op.rank(q)
     stacked = op.Concat(*(op.Unsqueeze(start, axes=[last]) for start in starts), axis=last)
     parts = _positive_zeta(op, op.Unsqueeze(s, axes=[op.rank(s)]), stacked)
@@ -228,7 +244,8 @@ def trigamma(op: Emit, x: ir.Value) -> ir.Value:
     low = op.Less(x, 0.5)
     found = _positive_zeta(op, number(op, 2.0), between(op, low, op.Sub(number(op, 1.0), x), x))
     dtype = WORK if op.result_dtype() == WORK else D.FLOAT
-    sine = op.cast(op.Sin(op.Mul(op.cast(x, dtype), op.const(math.pi, dtype))), WORK)
+    angle = op.Mul(op.cast(x, dtype), op.const(math.pi, dtype))
+    sine = op.cast(op.Sin(_beside_pi(op, angle) if dtype == WORK else angle), WORK)
     ratio = op.Div(number(op, math.pi), sine)
     found = between(op, op.Equal(x, math.inf), 0.0, found)
     return between(op, low, op.Sub(op.Mul(ratio, ratio), found), found)

@@ -339,6 +339,7 @@ OF_REPLACED: dict[str, Callable[[torch.nn.Module, torch.Tensor], Any]] = {
     "data_ptr of its own": lambda module, x: (
         module.scale.data_ptr() == (kept := module.scale.data, _scale(module, x[0]), _scale(module, kept))[2].data_ptr()
     ),
+    "data_ptr of a row": lambda module, x: _scale(module, module.table.data[1]).data_ptr() - module.table.data_ptr(),
     "data of before": lambda module, x: (module.scale.data, _scale(module, x[0]))[0],
     "data put back": lambda module, x: _scale(module, (module.scale.data, _scale(module, x[0]))[0]),
     "of another itself, put back": lambda module, x: (
@@ -359,6 +360,7 @@ def test_python_asks_a_buffer_that_forward_replaced(name: str) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("scale", torch.tensor([1.0, 2, 3]))
+            self.register_buffer("table", torch.zeros(2, 3))
             self.other = torch.nn.Parameter(torch.tensor([4.0, 7, 9]))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -369,15 +371,24 @@ def test_python_asks_a_buffer_that_forward_replaced(name: str) -> None:
     assert module.scale.tolist() == [1, 2, 3]
 
 
-def test_data_of_other_strides_is_told() -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda weight: (weight * 2).T,
+        lambda weight: torch.stack([weight, weight])[1],
+        lambda weight: torch.stack([weight, weight])[0],
+    ],
+    ids=["strides", "offset", "storage"],
+)
+def test_data_of_another_layout_is_told(made: Callable[[torch.Tensor], torch.Tensor]) -> None:
     class Replaces(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.weight.data = (self.weight * 2).T
+            self.weight.data = made(self.weight)
             self.bias.data = x.sum(0)
             return x @ self.weight + self.bias
 
     result = check(Replaces(3, 3), (torch.randn(4, 3),), others=[(torch.randn(6, 3),)], dynamic_shapes=[{0: "b"}])
-    assert [each.partition(" to ")[0] for each in result.report.warnings if "strides" in each] == [
+    assert [each.partition(" to ")[0] for each in result.report.warnings if "layout" in each] == [
         "forward sets the .data of weight"
     ]
 

@@ -66,8 +66,11 @@ def extreme_pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 FAR = torch.tensor([-1000.3, -100.7, -30.5, -25.0, -24.9, -1.0, -0.5, 0.0, -0.0, 0.2, 3.0, 1e5, INF, -INF, NAN, 1e-20])
+DISTANCES = torch.tensor([3e-16, -2e-14, 1e-12, -1e-12, 7e-9], dtype=torch.float64)
+BESIDE_POLES = torch.cat([pole + DISTANCES for pole in (0, -1, -2, -9)])
 CASES = [
     *(case(aten.polygamma.default, n, FAR) for n in (0, 1, 2, 3, 6)),
+    *(case(aten.polygamma.default, n, BESIDE_POLES) for n in (0, 1, 2, 3)),
     case(aten.polygamma.default, 1, torch.tensor([-8, -1, 0, 3], dtype=torch.int8)),
     *(case(aten.special_zeta.default, torch.full_like(FAR, s), FAR) for s in (0.5, 1.0, 2.0, 2.5, 7.0)),
     case(aten.unique_dim.default, torch.tensor([[2.5, 2.25, 2.5], [1.0, 1.0, 1.0]]).bfloat16(), -1, True, True, True),

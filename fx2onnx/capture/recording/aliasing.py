@@ -274,12 +274,13 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
     is_alike = (value.dtype, dims_of(value)) == (tensor.dtype, dims_of(tensor))
     if is_weight and source is not None and id(tensor) in values.names and is_alike and values.graph is values.root:
         values.same_view(tensor, values.view_of(value))
-        values.replaced.add(id(tensor))
+        values.replaced[id(tensor)] = unwrap(value.storage_offset())
         values.written.setdefault(id(source.memory), values.where)
-        if [unwrap(step) for step in value.stride()] != list(tensor.stride()):
+        if _layout(value) != _layout(tensor):
             tracer.warnings.append(
-                f"forward sets the .data of {values.names[id(tensor)][0]} to a tensor of other strides; its stride() and "
-                "is_contiguous() stay as they were. If forward asks for them, set .data to value.contiguous()"
+                f"forward sets the .data of {values.names[id(tensor)][0]} to a tensor of another layout; its stride(), is_contiguous(), "
+                "storage_offset() and storage stay as they were. If forward asks for them, set .data to "
+                "value.clone(memory_format=torch.contiguous_format)"
             )
         return False
     if is_weight or source is not None:
@@ -295,6 +296,11 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
     tracer.types.forget(tensor)
     tracer.values.fake_mode.forget_memory(tensor)
     return True
+
+
+def _layout(tensor: torch.Tensor) -> list[object]:
+    """Strides, offset and number of bytes of the storage."""
+    return [unwrap(each) for each in (*tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())]
 
 
 def read_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> None:

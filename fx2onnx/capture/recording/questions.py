@@ -172,8 +172,10 @@ def _version(questions: Questions, own: Own, tensor: torch.Tensor) -> int:
 
 @_answers(_OF_HELD, "data_ptr")
 def _data_ptr(questions: Questions, own: Own, tensor: torch.Tensor) -> int | torch.SymInt:
-    begin = questions.address_of(questions.tracer.values.view_of(tensor).memory)
-    return begin + tensor.storage_offset() * tensor.element_size()
+    values = questions.tracer.values
+    offset = values.replaced[id(tensor)] if values.is_replaced(tensor) else tensor.storage_offset()
+    begin: int = questions.address_of(values.view_of(tensor).memory)
+    return begin + offset * tensor.element_size()
 
 
 def _storage_device(questions: Questions, own: Own, storage: torch.UntypedStorage) -> torch.device:

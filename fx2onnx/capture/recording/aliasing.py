@@ -274,7 +274,7 @@ def assign_data(tracer: Tracer, tensor: torch.Tensor, value: torch.Tensor) -> bo
     is_alike = (value.dtype, dims_of(value)) == (tensor.dtype, dims_of(tensor))
     if is_weight and source is not None and id(tensor) in values.names and is_alike and values.graph is values.root:
         values.same_view(tensor, values.view_of(value))
-        values.replaced[id(tensor)] = unwrap(value.storage_offset())
+        values.replaced[id(tensor)] = value.storage_offset()
         values.written.setdefault(id(source.memory), values.where)
         if _layout(value) != _layout(tensor):
             tracer.warnings.append(

@@ -141,7 +141,7 @@ class Values:
         """The user's line of the present call."""
         self.module: str | None = None
         """The path of the module that the present call belongs to, where it is not the one that runs."""
-        self.detached, self.replaced = set[int](), dict[int, Any]()
+        self.detached, self.replaced = set[int](), dict[int, int | torch.SymInt]()
         """Ids of tensors that are ``.data`` of others, and of parameters and buffers whose ``.data`` forward has set."""
         self.wants_grad: set[torch.fx.Node] = set()
         """Inputs whose samples require gradients."""

@@ -86,7 +86,7 @@ def measure(case: Any, seconds: float, profile: bool = False) -> Row:
             float(np.abs(g.astype(float) - w.astype(float)).max() / max(np.abs(w.astype(float)).max(), 1e-9))
             for results in (given, *others)
             for g, w in zip(results, wanted, strict=True)
-            if w.size and w.shape == g.shape
+            if w.size and w.shape == g.shape and w.dtype != object
         ),
         default=math.nan,
     )
@@ -246,6 +246,7 @@ def page(rows: Sequence[Row]) -> str:
 def main() -> None:
     from benchmarks import runner_sweep_operators as operators
     from benchmarks.runner_sweep_cases import ZOO, model_graphs, small_graphs, zoo_models
+    from benchmarks.runner_sweep_rare import rare
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("labels", nargs="*", help="only cases whose label has one of these in it")
@@ -266,6 +267,7 @@ def main() -> None:
             operators.reductions,
             operators.movements,
             operators.others,
+            rare,
             small_graphs,
             model_graphs,
         ),

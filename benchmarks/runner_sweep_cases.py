@@ -81,7 +81,7 @@ def model_of(nodes: Sequence[onnx.NodeProto], operands: dict[str, Given], output
     made = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
     weights = [proto(one.array, name) for name, one in operands.items() if one.is_const]
     graph = helper.make_graph(list(nodes), "g", inputs, made, weights)
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    imports = [helper.make_opsetid(name, since) for name, since in (("", opset), (MICROSOFT, 1), ("ai.onnx.ml", 3))]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=10)
     return bytes(model.SerializeToString())
 

@@ -47,7 +47,9 @@ def _name(program: Program, index: int) -> str:
 
 def _attributes(step: Step) -> str:
     shown = [
-        f"{key}={_short(value)}" for key, value in sorted(step.attrs.items()) if key not in ("n_outputs", "version")
+        f"{key}={_short(value)}"
+        for key, value in sorted(step.attrs.items())
+        if key not in ("kept", "n_outputs", "version")
     ]
     return f" {{{', '.join(shown)}}}" if shown else ""
 

@@ -139,7 +139,7 @@ def compute_all(op_type: str, opset: int, inputs: Inputs, attrs: Attributes, cou
             for place, array in enumerate(inputs)
         ):
             return None
-        extras = {"n_outputs": count, "version": signature.since_version}
+        extras = {"kept": {}, "n_outputs": count, "version": signature.since_version}
         attrs = {**attrs, **{name: extras[name] for name in kernel.extras}}
         with np.errstate(all="ignore"):
             if kernel.infer is None:

@@ -43,7 +43,9 @@ class Kernel:
     prepare: Callable[..., Any] | None = None
     """Given constant inputs and the shapes, returns a faster callable with the same contract, or None."""
     extras: frozenset[str] = field(default_factory=frozenset)
-    """The keywords among ``n_outputs``, ``version`` and ``out_types`` that the function takes beside the attributes."""
+    """The keywords among ``kept``, a dictionary of the step for what it makes of its attributes once, ``n_outputs`` and ``version`` that
+    the function takes beside the attributes.
+    """
 
 
 class Calls:
@@ -74,7 +76,7 @@ def run_all(calls: Iterable[Callable[[], Any]]) -> None:
 PRIVATE_DOMAIN = "fx2onnx"
 """The domain of the runner's own operators, which no model can name."""
 
-_EXTRAS = ("n_outputs", "version")
+_EXTRAS = ("kept", "n_outputs", "version")
 _table: dict[tuple[str, str], dict[int, Kernel]] = {}
 _later: dict[tuple[str, str], str] = {}
 _changes = 0

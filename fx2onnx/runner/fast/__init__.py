@@ -44,6 +44,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     (MICROSOFT, "codes"): """
         QLinearAdd QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere
     """,
+    (MICROSOFT, "integers"): "QGemm",
     (MICROSOFT, "halves"): "MatMulNBits",
     (PRIVATE_DOMAIN, "depthwise"): "FusedConv",
     (PRIVATE_DOMAIN, "integers"): "ScaledMatMulInteger",

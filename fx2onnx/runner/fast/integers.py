@@ -11,6 +11,7 @@ import numpy as np
 
 from fx2onnx.runner.fast import depthwise, dot4
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, into_code, operand
+from fx2onnx.semantics.kernels.contrib.quantized import with_weights_as_columns
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.integer_products import integer_range
 from fx2onnx.semantics.kernels.windows import Window, conv_window
@@ -154,6 +155,31 @@ def prepare_QLinearMatMul(facts: Facts) -> Prepared | None:
     return _products(
         facts, 3, (2, 5), lambda sums, y, made, given: partial(_requantized, sums, factor, shift, low, high, y)
     )
+
+
+def prepare_QGemm(facts: Facts) -> Prepared | None:
+    turned = with_weights_as_columns(facts)
+    if turned is None or turned.consts[3] is None:
+        return None
+    consts, columns = (*turned.consts, None, None, None)[:9], turned.consts[3].shape[1]
+    x, scale, c, y = consts[1], consts[4], consts[6], consts[7]
+    if x is None or (c is not None and c.dtype != INT32):
+        return None
+    alpha, is_float = f32(facts.attrs.get("alpha", 1.0)), facts.outputs[0][1] == FLOAT32
+    zero = consts[8] if not is_float else np.zeros(1, np.uint8)
+    found = _requantizing((alpha * x, scale, np.ones(1, FLOAT32) if is_float else y), zero, columns)
+    if found is None or zero is None:
+        return None
+    (factor, shift), (low, high) = found, map(f32, integer_range(zero.dtype))
+
+    def finish(sums: Array, out: Array, made: list[Call], given: Sequence[Any]) -> Call:
+        if c is not None:
+            made.append(partial(np.add, sums, c, sums))
+        if is_float:
+            return partial(_scaled, sums, factor, np.zeros(0, FLOAT32), out)
+        return partial(_requantized, sums, factor, shift, low, high, out)
+
+    return _products(turned, 3, (2, 5), finish)
 
 
 @compiled

@@ -151,10 +151,12 @@ def _sums(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None) -> Arr
     return exact_product(left, right, magnitude(a.dtype, a_zero) * magnitude(b.dtype, b_zero))
 
 
-def _kept_sums(
+def kept_sums(
     facts: Facts, place: int, zeros: tuple[int, int]
-) -> tuple[Callable[..., Array], tuple[Spec, Spec]] | None:
-    """A function of the scratch and the operands that gives their exact sums, with the specs of that scratch; b is constant."""
+) -> tuple[Callable[..., Array], tuple[Spec, Spec], float] | None:
+    """A function of the scratch and the operands that gives their exact sums, with the specs of that scratch, and the ``reach`` of b,
+    which is constant.
+    """
     weights = facts.consts[place]
     if weights is None or weights.ndim < 2:
         return None
@@ -171,14 +173,14 @@ def _kept_sums(
         left = centered(a, a_zero, _row_axes(a_zero), room[0])
         return exact_product(left, right, largest * magnitude(b.dtype, b_zero), room[1], largest * most)
 
-    return sums, ((shape, FLOAT32), (matmul_shape(shape, right.shape), FLOAT32))
+    return sums, ((shape, FLOAT32), (matmul_shape(shape, right.shape), FLOAT32)), most
 
 
 def _prepare_matmul_integer(facts: Facts) -> Prepared | None:
-    kept = _kept_sums(facts, 1, (2, 3))
+    kept = kept_sums(facts, 1, (2, 3))
     if kept is None:
         return None
-    sums, scratch = kept
+    sums, scratch, _ = kept
 
     def call(out: Outs, room: list[Array], *operands: Any) -> None:
         to_int32(sums(room, operands), out[0])
@@ -207,10 +209,10 @@ def _scale(sums: Array, factor: Array, bias: Array | None, out: Array) -> None:
 
 
 def _prepare_scaled(facts: Facts) -> Prepared | None:
-    kept = _kept_sums(facts, 1, (2, 3))
+    kept = kept_sums(facts, 1, (2, 3))
     if kept is None:
         return None
-    sums, scratch = kept
+    sums, scratch, _ = kept
 
     def call(out: Outs, room: list[Array], *operands: Any) -> None:
         _scale(sums(room, operands), operands[4], operands[5] if len(operands) > 5 else None, out[0])
@@ -240,10 +242,10 @@ def _factor(a_scale: Array, b_scale: Array, y_scale: Array) -> Array:
 
 
 def _prepare_qlinear_matmul(facts: Facts) -> Prepared | None:
-    kept = _kept_sums(facts, 3, (2, 5)) if is_integer(facts.outputs[0][1]) else None
+    kept = kept_sums(facts, 3, (2, 5)) if is_integer(facts.outputs[0][1]) else None
     if kept is None:
         return None
-    sums, scratch = kept
+    sums, scratch, _ = kept
 
     def call(out: Outs, room: list[Array], *operands: Array) -> None:
         _, a_scale, _, _, b_scale, _, y_scale, y_zero = operands

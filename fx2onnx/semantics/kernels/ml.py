@@ -267,8 +267,8 @@ def _probit(p: float) -> float:
 def class_labels(chosen: Array, ints: Sequence[int] | None, strings: Sequence[str] | None) -> Array:
     """Positions as the model's labels."""
     if strings:
-        return string_array([strings[index] for index in chosen], chosen.shape)
-    return np.array([(ints or range(1 << 20))[index] for index in chosen], INT64)
+        return string_array(strings, (len(strings),))[chosen]
+    return np.array(ints, INT64)[chosen] if ints else chosen.astype(INT64)
 
 
 @kernel("LinearRegressor", domain=ML)

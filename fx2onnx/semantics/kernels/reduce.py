@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -120,6 +121,21 @@ _register_arg("ArgMax", np.argmax)
 _register_arg("ArgMin", np.argmin)
 
 
+def _accumulated(ufunc: Any, x: Array, axis: int) -> Array:
+    """``ufunc.accumulate``, which takes an axis before the last one number by number, with rows at a time."""
+    if math.prod(x.shape[axis + 1 :]) < LEAST_ROW:
+        return np.asarray(ufunc.accumulate(x, axis=axis, dtype=x.dtype))
+    total = np.array(x, order="C")
+    lines = np.moveaxis(total, axis, 0)
+    for last, line in itertools.pairwise(lines):
+        ufunc(last, line, line)
+    return total
+
+
+LEAST_ROW = 128
+"""Numbers of a row from which a call for each is faster."""
+
+
 def _register_cumulative(op_type: str, since: int, ufunc: Any, start: int) -> None:
     def cumulative(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
         if axis.size != 1:
@@ -128,7 +144,7 @@ def _register_cumulative(op_type: str, since: int, ufunc: Any, start: int) -> No
             raise ValueError(f"exclusive is {exclusive} and reverse {reverse}; each must be 0 or 1")
         line = check_axis(int(axis.reshape(())), x.ndim)
         wide = widen(x)
-        total = ufunc.accumulate(np.flip(wide, line) if reverse else wide, axis=line, dtype=wide.dtype)
+        total = _accumulated(ufunc, np.flip(wide, line) if reverse else wide, line)
         if exclusive:
             head = (slice(None),) * line
             moved = np.full_like(total, start)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,11 @@ _COMPARE: dict[str, Any] = {
 }  # fmt: skip
 _MODE_NAMES = tuple(_COMPARE)
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-_AGGREGATE: dict[str, Any] = {"AVERAGE": np.add, "SUM": np.add, "MIN": np.minimum, "MAX": np.maximum}
+_AGGREGATE: dict[str, Any] = {"AVERAGE": np.add, "SUM": np.add, "MIN": np.fmin, "MAX": np.fmax}
 _AGGREGATES = tuple(_AGGREGATE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Forest:
     """Inner nodes by number; a child below 0 is leaf ``-child - 1``. Each leaf votes ``first_vote[leaf]..`` for targets."""
 
@@ -41,70 +42,115 @@ class _Forest:
     targets: Array
     weights: Array
 
+    @functools.cached_property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The least and the greatest feature, node or leaf, and target."""
+        numbers = self.features, np.concatenate([self.below, self.roots]), self.targets
+        return tuple((int(one.min()), int(one.max())) if one.size else (0, -1) for one in numbers)
+
+    @functools.cached_property
+    def below(self) -> Array:
+        """The two children of each node, the one of a test that fails first."""
+        return np.stack([self.false, self.true], axis=1).reshape(-1)
+
+    @functools.cached_property
+    def kinds(self) -> list[int]:
+        """The modes that there are."""
+        found: list[int] = np.unique(self.modes).tolist()
+        return found
+
     def check(self, n_columns: int, n_targets: int) -> None:
         """Raises: ValueError or IndexError for what would be read outside, or in silence from the other end."""
         n_nodes, n_leaves = len(self.features), len(self.first_vote) - 1
-        children = np.concatenate([self.true, self.false, self.roots])
-        for name, values, low, high in (
-            ("feature", self.features, 0, n_columns),
-            ("node or leaf", children, -n_leaves, n_nodes),
-            ("target", self.targets, 0, n_targets),
-        ):
-            if values.size and not low <= values.min() <= values.max() < high:
-                raise IndexError(f"a {name} is out of range: {values.min()} to {values.max()}")
+        limits = ("feature", 0, n_columns), ("node or leaf", -n_leaves, n_nodes), ("target", 0, n_targets)
+        for (name, low, high), (least, most) in zip(limits, self.ranges, strict=True):
+            if (least, most) != (0, -1) and not low <= least <= most < high:
+                raise IndexError(f"a {name} is out of range: {least} to {most}")
 
-    def leaves(self, x: Array) -> Iterator[Array]:
-        """For each tree the leaf that each row of x reaches. Raises: ValueError for a cycle."""
-        rows = np.arange(len(x))
-        for root in self.roots:
-            node = np.full(len(x), root)
-            for _ in range(len(self.features) + 1):
-                (inner,) = np.nonzero(node >= 0)
-                if not inner.size:
-                    break
-                at = node[inner]
-                value = x[rows[inner], self.features[at]]
-                goes = self.holds(at, value) | (self.missing_is_true[at] & np.isnan(value))
-                node[inner] = np.where(goes, self.true[at], self.false[at])
-            else:
-                raise ValueError("the nodes of a tree form a cycle")
-            yield -node - 1
+    def leaves(self, x: Array) -> Array:
+        """[trees, rows]: the leaf of each tree that each row of x reaches. Raises: ValueError for a cycle."""
+        columns, found = x.shape[1], np.repeat(self.roots, len(x))
+        starts = np.tile(np.arange(len(x)) * columns, len(self.roots))
+        values = x.reshape(-1)
+        (active,) = np.nonzero(found >= 0)
+        node = found[active]
+        for _ in range(len(self.features) + 1):
+            if not active.size:
+                return (-1 - found).reshape(len(self.roots), len(x))
+            value = values.take(self.features.take(node) + starts.take(active))
+            node = self.below.take(2 * node + self.holds(node, value))
+            is_inner = node >= 0
+            if not is_inner.all():
+                found[active] = node
+                active, node = active[is_inner], node[is_inner]
+        raise ValueError("the nodes of a tree form a cycle")
 
     def holds(self, nodes: Array, value: Array) -> Array:
         """Each node's test of the value beside it."""
+        modes = self.modes.take(nodes) if len(self.kinds) > 1 else None
         result = np.zeros(len(nodes), np.bool_)
-        modes = self.modes[nodes]
-        for mode in np.unique(modes):
-            here = modes == mode
+        for mode in self.kinds:
+            here = slice(None) if modes is None else modes == mode
             if _MODE_NAMES[mode] == "BRANCH_MEMBER":
                 pairs = zip(nodes[here].tolist(), value[here].tolist(), strict=True)
                 result[here] = [item in self.members[node] for node, item in pairs]
             else:
-                result[here] = _COMPARE[_MODE_NAMES[mode]](value[here], self.splits[nodes[here]])
-        return result
+                result[here] = _COMPARE[_MODE_NAMES[mode]](value[here], self.splits.take(nodes[here]))
+        return result | (self.missing_is_true.take(nodes) & np.isnan(value))
 
-    def combined(self, x: Array, n_targets: int, how: str) -> Array:
-        """[rows, targets]: the weights of all leaves that a row reaches."""
+    def combined(self, x: Array, n_targets: int, how: str, walk: Walk | None = None) -> Array:
+        """[rows, targets]: the weights of all leaves that a row reaches. ``walk`` computes ``leaves``."""
         check_shape((len(x), n_targets), np.dtype(np.float64), "the votes of the trees")
-        wide = x.astype(np.float64)
         self.check(x.shape[1], n_targets)
-        total = np.zeros((len(x), n_targets), np.float64)
-        seen = np.zeros((len(x), n_targets), np.bool_)
-        counts = np.diff(self.first_vote)
-        for leaf in self.leaves(wide):
-            for number in range(int(counts[leaf].max(initial=0))):
-                (rows,) = np.nonzero(counts[leaf] > number)
-                vote = self.first_vote[leaf[rows]] + number
-                place = rows, self.targets[vote]
-                joined = _AGGREGATE[how](total[place], self.weights[vote])
-                total[place] = np.where(seen[place], joined, self.weights[vote])
-                seen[place] = True
+        total, wide = np.zeros((len(x), n_targets), np.float64), x.astype(np.float64)
+        counts, step = np.diff(self.first_vote), max(1, BLOCK // max(1, len(self.roots)))
+        for start in range(0, len(x), step):
+            some = wide[start : start + step]
+            leaf = (self.leaves(some) if walk is None else walk(self, some)).reshape(-1)
+            number, row = counts.take(leaf), np.tile(np.arange(len(some)), len(self.roots))
+            vote = self.first_vote.take(leaf)
+            if (number != 1).any():
+                last = np.cumsum(number)
+                vote = np.repeat(vote - last + number, number) + np.arange(last[-1])
+                row = np.repeat(row, number)
+            place, weights = row * n_targets + self.targets.take(vote), self.weights.take(vote)
+            if _AGGREGATE[how] is np.add:
+                found = np.bincount(place, weights, len(some) * n_targets)
+            else:
+                found = np.full(len(some) * n_targets, np.nan)
+                _AGGREGATE[how].at(found, place, weights)
+                found[np.bincount(place, minlength=found.size) == 0] = 0
+            total[start : start + step] = found.reshape(-1, n_targets)
         return total / len(self.roots) if how == "AVERAGE" else total
+
+
+Walk = Callable[[_Forest, Array], Array]
+BLOCK = 1 << 16
+"""Pairs of trees and rows that are computed at a time."""
 
 
 @kernel("TreeEnsemble", 5, domain=ML)
 def tree_ensemble(
     x: Array,
+    *,
+    kept: dict[str, _Forest] | None = None,
+    walk: Walk | None = None,
+    n_targets: int = 1,
+    aggregate_function: int = 1,
+    post_transform: int = 0,
+    **attrs: Any,
+) -> Array:
+    """The leaves that each row reaches, combined by target."""
+    if not (0 <= aggregate_function < len(_AGGREGATES) and 0 <= post_transform < len(_TRANSFORMS)):
+        raise ValueError("a mode, aggregate_function or post_transform is out of range")
+    kept = {} if kept is None else kept
+    if "forest" not in kept:
+        kept["forest"] = _new_forest(**attrs)
+    total = kept["forest"].combined(x, n_targets, _AGGREGATES[aggregate_function], walk)
+    return narrowed(transformed(total, _TRANSFORMS[post_transform]), x.dtype)
+
+
+def _new_forest(
     *,
     nodes_splits: Array,
     nodes_featureids: Sequence[int],
@@ -116,24 +162,16 @@ def tree_ensemble(
     leaf_targetids: Sequence[int],
     leaf_weights: Array,
     tree_roots: Sequence[int],
-    n_targets: int = 1,
-    aggregate_function: int = 1,
-    post_transform: int = 0,
     membership_values: Array | None = None,
     nodes_missing_value_tracks_true: Sequence[int] = (),
     nodes_hitrates: Any = None,
-) -> Array:
-    """The leaves that each row reaches, combined by target."""
+) -> _Forest:
+    """Trees of version 5, whose inner nodes and leaves are apart."""
     n_nodes = len(nodes_featureids)
     columns = (nodes_splits, nodes_modes, nodes_truenodeids, nodes_falsenodeids, nodes_trueleafs, nodes_falseleafs)
     if any(len(column) != n_nodes for column in columns) or len(leaf_weights) != len(leaf_targetids):
         raise ValueError(f"the attributes of {n_nodes} nodes differ in length")
-    numbers = (
-        (nodes_modes.tolist(), _MODE_NAMES),
-        ([aggregate_function], _AGGREGATES),
-        ([post_transform], _TRANSFORMS),
-    )
-    if not all(0 <= number < len(names) for given, names in numbers for number in given):
+    if not all(0 <= number < len(_MODE_NAMES) for number in nodes_modes.tolist()):
         raise ValueError("a mode, aggregate_function or post_transform is out of range")
     values = iter([] if membership_values is None else membership_values.tolist())
     chosen = [number for number, mode in enumerate(nodes_modes.tolist()) if _MODE_NAMES[mode] == "BRANCH_MEMBER"]
@@ -142,7 +180,7 @@ def tree_ensemble(
         np.where(np.array(is_leaf, np.bool_), -1 - _ints(ids), _ints(ids))
         for ids, is_leaf in ((nodes_truenodeids, nodes_trueleafs), (nodes_falsenodeids, nodes_falseleafs))
     )
-    forest = _Forest(
+    return _Forest(
         _ints(nodes_featureids),
         nodes_modes.astype(np.int64),
         nodes_splits.astype(np.float64),
@@ -155,8 +193,6 @@ def tree_ensemble(
         _ints(leaf_targetids),
         leaf_weights.astype(np.float64),
     )
-    total = forest.combined(x, n_targets, _AGGREGATES[aggregate_function])
-    return narrowed(transformed(total, _TRANSFORMS[post_transform]), x.dtype)
 
 
 def _ints(values: Sequence[int]) -> Array:
@@ -235,23 +271,42 @@ def _with_base(total: Array, attrs: dict[str, Any]) -> Array:
     return total if values is None or not len(values) else np.asarray(total + np.asarray(values))
 
 
+def _forest_of(attrs: dict[str, Any], prefix: str, kept: dict[str, Any] | None) -> tuple[_Forest, Array]:
+    """``_old_forest`` of the attributes, made once for each step."""
+    kept = {} if kept is None else kept
+    if prefix not in kept:
+        kept[prefix] = _old_forest(attrs, prefix)
+    made: tuple[_Forest, Array] = kept[prefix]
+    return made
+
+
 @kernel("TreeEnsembleRegressor", (1, 3), domain=ML)
-def tree_ensemble_regressor(x: Array, *, n_targets: int = 1, aggregate_function: str = "SUM", **attrs: Any) -> Array:
+def tree_ensemble_regressor(
+    x: Array,
+    *,
+    kept: dict[str, Any] | None = None,
+    walk: Walk | None = None,
+    n_targets: int = 1,
+    aggregate_function: str = "SUM",
+    **attrs: Any,
+) -> Array:
     """Leaves reached, combined by target, plus base values."""
-    forest, _ = _old_forest(attrs, "target")
-    total = forest.combined(x, n_targets, aggregate_function)
+    forest, _ = _forest_of(attrs, "target", kept)
+    total = forest.combined(x, n_targets, aggregate_function, walk)
     return narrowed(transformed(_with_base(total, attrs), attrs.get("post_transform", "NONE")), FLOAT32)
 
 
 @kernel("TreeEnsembleClassifier", (1, 3), domain=ML)
-def tree_ensemble_classifier(x: Array, **attrs: Any) -> tuple[Array, Array]:
+def tree_ensemble_classifier(
+    x: Array, *, kept: dict[str, Any] | None = None, walk: Walk | None = None, **attrs: Any
+) -> tuple[Array, Array]:
     """The class with the greatest sum of leaf weights, and the sums."""
-    forest, weights = _old_forest(attrs, "class")
+    forest, weights = _forest_of(attrs, "class", kept)
     ints, strings = attrs.get("classlabels_int64s"), attrs.get("classlabels_strings")
     n_classes = len(ints or strings or ())
-    total = _with_base(forest.combined(x, n_classes, "SUM"), attrs)
+    total = _with_base(forest.combined(x, n_classes, "SUM", walk), attrs)
     kind = attrs.get("post_transform", "NONE")
-    if len(set(attrs["class_ids"])) == 1 and n_classes == 2:
+    if n_classes == 2 and len(set(attrs["class_ids"])) == 1:
         only = attrs["class_ids"][0]
         score, is_share = total[:, only], weights.min(initial=0) >= 0
         chosen = (score > (0.5 if is_share else 0)).astype(np.int64)

@@ -350,10 +350,9 @@ class GraphBuilder:
         if len(attrs) < len(given):
             graphs = {name: attribute.g for name, attribute in given.items() if attribute.type == GRAPH}
             bodies, made = build_bodies(text, signature, graphs, types, attrs, self.body)
-        if "n_outputs" in kernel.extras:
-            attrs["n_outputs"] = len(text.outputs)
-        if "version" in kernel.extras:
-            attrs["version"] = signature.since_version if signature else kernel.since
+        version = signature.since_version if signature else kernel.since
+        own = {"kept": {}, "n_outputs": len(text.outputs), "version": version}
+        attrs.update((name, own[name]) for name in kernel.extras)
         index = len(program.steps)
         outputs = []
         for place, name in enumerate(text.outputs):

@@ -6,28 +6,34 @@ that lies between two codes may become the other one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.contrib.codes import codes_of, dequantized, number
+from fx2onnx.semantics.kernels.elementwise import Outs
 from fx2onnx.semantics.kernels.integer_convolutions import qconv_infer, qlinear_conv
 from fx2onnx.semantics.kernels.integer_products import (
+    EXACT,
     centered,
     exact_product,
     integer_range,
+    kept_sums,
     magnitude,
     requantize,
     to_int32,
 )
-from fx2onnx.semantics.kernels.matmul import gemm_infer, matmul_shape
+from fx2onnx.semantics.kernels.matmul import matmul_shape
 from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_infer
 from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_infer, quantize_linear
 from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
 from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.registry import kernel
-from fx2onnx.semantics.types import FLOAT32, Array
+from fx2onnx.semantics.registry import Facts, Prepared, kernel
+from fx2onnx.semantics.types import FLOAT32, Array, Spec
 
 kernel("QuantizeLinear", domain=MICROSOFT, kind="into", infer=quantize_infer)(quantize_linear)
 kernel("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
@@ -210,8 +216,65 @@ def dynamic_quantize_matmul(
     return scaled_product(codes, b, np.asarray(scale * b_scale), zero, b_zero, bias)
 
 
-@kernel("QGemm", domain=MICROSOFT)
+def _gemm_infer(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    a, b = inputs[0], inputs[3]
+    if a.ndim != 2 or b.ndim != 2:
+        raise ValueError(f"A has {a.ndim} axes and B {b.ndim}; both must have 2")
+    left, right = (one.shape[::-1] if attrs.get(f"trans{name}") else one.shape for one, name in ((a, "A"), (b, "B")))
+    is_float = len(inputs) < 8 or inputs[7] is None
+    return ((matmul_shape(left, right), FLOAT32 if is_float else a.dtype),)
+
+
+def with_weights_as_columns(facts: Facts) -> Facts | None:
+    """The facts of a QGemm as if its constant weights were not transposed; None for others and for operands that do not fit them."""
+    w, c = facts.consts[3], facts.consts[6] if len(facts.consts) > 6 else None
+    if w is None or facts.attrs.get("transA") or (len(facts.inputs) > 6 and facts.inputs[6] is not None and c is None):
+        return None
+    if facts.attrs.get("transB"):
+        w = facts.once("turned", (w,), partial(np.ascontiguousarray, w.T))
+    scale, zero = facts.inputs[4], facts.inputs[5]
+    if any(spec is None or spec[0] not in ((), (1,), w.shape[1:]) for spec in (scale, zero)):
+        return None
+    inputs, consts = list(facts.inputs), list(facts.consts)
+    inputs[3], consts[3] = (w.shape, w.dtype), w
+    return replace(facts, inputs=inputs, consts=consts)
+
+
+def _finish_gemm(sums: Array, is_exact: bool, alpha: float, operands: Sequence[Any], out: Array) -> None:
+    """out = the sums plus c, times the scales; ``is_exact`` says that float32 has every such sum."""
+    _, a_scale, _, _, b_scale, _, c, y_scale, y_zero = (*operands, None, None, None)[:9]
+    if c is not None and is_exact:
+        np.add(sums, c.astype(FLOAT32), out=sums)
+    elif c is not None or sums.dtype != FLOAT32:
+        product = np.empty(sums.shape, np.int32)
+        to_int32(sums.astype(np.float64) + (0 if c is None else c), product)
+        sums = product.astype(FLOAT32)
+    factor = np.float32(alpha) * number(a_scale, "a_scale") * (b_scale.reshape(()) if b_scale.size == 1 else b_scale)
+    if y_scale is None:
+        np.multiply(sums, factor, out=out)
+        return
+    zero = np.zeros((), out.dtype) if y_zero is None else y_zero
+    requantize(sums, np.asarray(factor / number(y_scale, "y_scale")), zero, out)
+
+
+def _prepare_gemm(facts: Facts) -> Prepared | None:
+    turned = with_weights_as_columns(facts)
+    kept = kept_sums(turned, 3, (2, 5)) if turned is not None else None
+    if kept is None:
+        return None
+    (sums, scratch, most), c = kept, facts.consts[6] if len(facts.consts) > 6 else None
+    largest = 0 if c is None or not c.size else int(np.abs(c.astype(np.int64)).max())
+
+    def call(out: Outs, room: list[Array], *operands: Any) -> None:
+        is_exact = most * magnitude(operands[0].dtype, operands[2]) + largest <= EXACT
+        _finish_gemm(sums(room, operands), is_exact, facts.attrs.get("alpha", 1.0), operands, out[0])
+
+    return Prepared(call, scratch, inplace=())
+
+
+@kernel("QGemm", domain=MICROSOFT, kind="into", infer=_gemm_infer, prepare=_prepare_gemm)
 def qgemm(
+    out: Outs,
     a: Array,
     a_scale: Array,
     a_zero: Array,
@@ -225,28 +288,13 @@ def qgemm(
     transA: int = 0,
     transB: int = 0,
     alpha: float = 1.0,
-) -> Array:
-    """alpha * op(a) @ op(b) + c of dequantized numbers: in float, or quantized where the output has a scale.
+) -> None:
+    """out[0] = alpha * op(a) @ op(b) + c of dequantized numbers: in float, or quantized where the output has a scale.
 
     ``c`` is int32 in the scale of the product.
     """
-    number(a_scale, "a_scale")
-    if a.ndim != 2 or b.ndim != 2:
-        raise ValueError(f"A has {a.ndim} axes and B {b.ndim}; both must have 2")
-    ((shape, _),) = gemm_infer([a, b.view(a.dtype)], {"transA": transA, "transB": transB})
-    check_shape(shape, FLOAT32)
     left, right = (np.ascontiguousarray(x.T if turned else x) for x, turned in ((a, transA), (b, transB)))
     _checked_row(b_scale, right.shape[1], "b_scale")
     bound = magnitude(a.dtype, a_zero) * magnitude(b.dtype, b_zero)
     sums = exact_product(centered(left, a_zero), right_operand(right, b_zero), bound)
-    if c is not None:
-        sums = sums.astype(np.float64) + np.broadcast_to(c, shape)
-    product = np.empty(shape, np.int32)
-    to_int32(sums, product)
-    factor = np.float32(alpha) * a_scale.reshape(()) * (b_scale.reshape(()) if b_scale.size == 1 else b_scale)
-    if y_scale is None:
-        return np.asarray(product * factor, FLOAT32)
-    y = np.empty(shape, a.dtype)
-    zero = np.zeros((), a.dtype) if y_zero is None else y_zero
-    requantize(product, np.asarray(factor / number(y_scale, "y_scale")), zero, y)
-    return y
+    _finish_gemm(sums, False, alpha, (a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero), out[0])

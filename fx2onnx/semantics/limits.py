@@ -71,14 +71,16 @@ def time_limit(seconds: float) -> Setting:
     return Setting(_end, time.monotonic() + seconds)
 
 
-def count_iteration() -> None:
-    """Raises: UserError E404 where the budget of the run is spent, TimeoutError where its time is."""
+def count_iteration(count: int = 1) -> None:
+    """Take one iteration, or several, from the budget of the run.
+
+    Raises: UserError E404 where the budget of the run is spent, TimeoutError where its time is."""
     if time.monotonic() > _end.get():
         raise TimeoutError("a loop still turns")
     left = _iterations.get()
     if left is None:
         return
-    left[0] -= 1
+    left[0] -= count
     if left[0] < 0:
         raise UserError(
             "E404",

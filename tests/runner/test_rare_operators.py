@@ -36,7 +36,52 @@ def cumulative() -> list[Case]:
     ]
 
 
-CASES = [*gemms(), *cumulative()]
+def pools() -> list[Case]:
+    made = []
+    for dims, kernel, attrs in (
+        ((2, 3, 9, 11), [3, 5], {"pads": [1, 2, 0, 1]}), ((1, 2, 12, 7), [5, 1], {"dilations": [2, 1]}),
+        ((1, 3, 8, 9), [2, 2], {"strides": [2, 2], "ceil_mode": 1}), ((2, 2, 6, 40), [1, 9], {"dilations": [1, 3]}),
+        ((2, 3, 7, 5), [7, 5], {}), ((2, 3, 20), [20], {}), ((1, 2, 6, 9), [1, 4], {"auto_pad": "SAME_UPPER"}),
+    ):  # fmt: skip
+        x = numbers("float32", *dims)
+        made += [Case(op, [x], kernel_shape=kernel, **attrs) for op in ("MaxPool", "AveragePool")]
+        codes = np.moveaxis(numbers("uint8", *dims), 1, -1).copy()
+        made.append(Case("NhwcMaxPool", [codes], kernel_shape=kernel, domain=MICROSOFT, **attrs))
+    return made
+
+
+def turns() -> list[Case]:
+    cos, sin, places = numbers("float32", 9, 4), numbers("float32", 9, 4), np.array([[3, 0, 8], [1, 1, 7]])
+    made = []
+    for x in (numbers("float32", 2, 5, 3, 12), numbers("float32", 2, 3, 60)):
+        heads = {"num_heads": 5} if x.ndim == 3 else {}
+        for interleaved in (0, 1):
+            made.append(Case("RotaryEmbedding", [x], cos, sin, places, opset=23, rotary_embedding_dim=8, interleaved=interleaved, **heads))  # fmt: skip
+            made.append(Case("RotaryEmbedding", [x], places, cos, sin, domain=MICROSOFT, rotary_embedding_dim=8, num_heads=5, interleaved=interleaved))  # fmt: skip
+    return made
+
+
+def others() -> list[Case]:
+    made = []
+    for scales in ([1, 1, 2, 3], [1, 1, 1.5, 2], [1, 1, 9, 1]):
+        factors = np.array(scales, np.float32)
+        made.append(Case("Upsample", [numbers("float32", 2, 3, 6, 5)], factors, mode="nearest", opset=9))
+        made.append(Case("Resize", [numbers("uint8", 2, 3, 6, 5)], None, factors, mode="nearest"))
+    for dims in ((5, 7), (1, 9), (9, 1), (1, 6, 40)):
+        made.append(Case("DynamicTimeWarping", [abs(numbers("float32", *dims)).round()], domain=MICROSOFT))
+    ids = numbers("int64", 3, 20) % 3
+    made += [
+        Case("NGramRepeatBlock", [ids], numbers("float32", 3, 5), domain=MICROSOFT, ngram_size=n) for n in (1, 2, 4)
+    ]
+    boxes = np.array([[0, 0, 1, 1], [0.2, 0.9, 0.7, -0.4], [-0.5, 0.1, 1.5, 0.6], [0.3, 0.3, 0.3, 0.3]], np.float32)
+    for mode in ("bilinear", "nearest"):
+        for size in ([3, 4], [1, 2]):
+            given = boxes, np.array([0, 1, 1, 0], np.int32), np.array(size, np.int32)
+            made.append(Case("CropAndResize", [numbers("float32", 2, 3, 6, 7)], *given, domain=MICROSOFT, mode=mode, extrapolation_value=-1.0))  # fmt: skip
+    return made
+
+
+CASES = [*gemms(), *cumulative(), *pools(), *turns(), *others()]
 
 
 def runs(model: bytes, is_fast: bool, feeds: dict[str, Array]) -> list[Array]:

@@ -30,7 +30,10 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("", "lines"): """
         Cast DequantizeLinear DynamicQuantizeLinear Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Mish QuantizeLinear Selu Sigmoid Softplus ThresholdedRelu
     """,
-    ("", "rows"): "BatchNormalization InstanceNormalization LayerNormalization LogSoftmax RMSNormalization Softmax",
+    (
+        "",
+        "rows",
+    ): "BatchNormalization InstanceNormalization LayerNormalization LogSoftmax RMSNormalization Softmax",
     ("", "integers"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
     ("", "recurrent"): "GRU LSTM RNN",
     ("", "depthwise"): "Conv",
@@ -45,6 +48,7 @@ FAMILIES: dict[tuple[str, str], str] = {
         QLinearAdd QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere
     """,
     (MICROSOFT, "integers"): "QGemm",
+    (MICROSOFT, "choices"): "DynamicTimeWarping",
     (MICROSOFT, "halves"): "MatMulNBits",
     (PRIVATE_DOMAIN, "depthwise"): "FusedConv",
     (PRIVATE_DOMAIN, "integers"): "ScaledMatMulInteger",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, ordered
+from fx2onnx.semantics.kernels.contrib.arrays import dynamic_time_warping
 from fx2onnx.semantics.kernels.vision import best_boxes
 from fx2onnx.semantics.types import FLOAT32, INT64, Array
 
@@ -119,6 +121,36 @@ def call_TopK(
     rows = np.require(x, FLOAT32, ["C", "W"]).reshape(-1, size)
     given = f32(1 if largest else -1), np.empty(count, INT64), values.reshape(-1, count), places.reshape(-1, count)
     return (values, places) if _top_k(rows, *given) else None
+
+
+@compiled
+def _ways(costs: Array, total: Array, came: Array) -> None:
+    """Shapes: costs [rows, columns]; total [columns + 1], minus the row that was last; came [rows + 1, columns + 1]."""
+    for j in range(total.size):
+        total[j] = np.inf
+    total[0] = 0
+    for i in range(costs.shape[0]):
+        across = total[0]
+        total[0] = np.inf
+        for j in range(costs.shape[1]):
+            up, left = total[j + 1], total[j]
+            way, least = 2, left
+            if across < up and across < left:
+                way, least = 0, across
+            elif up < across and up < left:
+                way, least = 1, up
+            across = up
+            total[j + 1] = costs[i, j] + least
+            came[i + 1, j + 1] = way
+
+
+def _ways_of(costs: Array) -> Array:
+    came = np.empty((len(costs) + 1, costs.shape[1] + 1), np.int8)
+    _ways(np.require(costs, None, ["C", "W"]), np.empty(costs.shape[1] + 1, costs.dtype), came)
+    return came
+
+
+call_DynamicTimeWarping: Any = partial(dynamic_time_warping, ways=_ways_of)
 
 
 FAR = 1e4

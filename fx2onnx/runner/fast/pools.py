@@ -27,6 +27,8 @@ def _prepare(kind: int, facts: Facts) -> Prepared | None:
     if any(facts.channels_last) or facts.wants_channels_last or math.prod(attrs["kernel_shape"]) > MAX_TAPS:
         return None
     found = pool_window(spec[0], attrs["kernel_shape"], attrs)
+    if found.kernel == spec[0][2:]:
+        return None
     window = as_image(dataclasses.replace(found, after=required_after(spec[0][2:], found)))
     if min((*window.before, *window.after)) < 0 or 0 in window.out:
         return None

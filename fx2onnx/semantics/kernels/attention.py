@@ -178,6 +178,23 @@ def _biases(
     return [bias for bias in (_mask_bias(mask, keys, dtype), position, padding) if bias is not None]
 
 
+def turn_pairs(heads: Array, cos: Array, sin: Array, interleaved: int, target: Array) -> None:
+    """target = the heads [B, H, S, D] with their first pairs of features turned by the angles of cos and sin [B, S, pairs]."""
+    rotated, half = 2 * cos.shape[-1], cos.shape[-1]
+    places = (slice(0, rotated, 2), slice(1, rotated, 2)) if interleaved else (slice(half), slice(half, rotated))
+    # x * cos + exchanged x * sin, as both run over whole rows
+    factors = np.empty((2, len(cos), 1, cos.shape[1], rotated), heads.dtype)
+    exchanged = np.empty((*heads.shape[:3], rotated), heads.dtype)
+    for place, other, sign in ((*places, -1), (*places[::-1], 1)):
+        factors[0][..., place] = cos[:, None]
+        np.multiply(sin[:, None], np.asarray(sign, heads.dtype), out=factors[1][..., place])
+        exchanged[..., place] = heads[..., other]
+    np.multiply(heads[..., :rotated], factors[0], out=target[..., :rotated])
+    np.multiply(exchanged, factors[1], out=exchanged)
+    np.add(target[..., :rotated], exchanged, out=target[..., :rotated])
+    target[..., rotated:] = heads[..., rotated:]
+
+
 @kernel("RotaryEmbedding", 23)
 def rotary_embedding(
     x: Array,
@@ -210,20 +227,8 @@ def rotary_embedding(
         cos_cache, sin_cache = cos_cache[position_ids], sin_cache[position_ids]
     if cos_cache.shape[-1] != half:
         raise ValueError(f"caches of shape {list(cos_cache.shape)} do not fit {rotated} rotated features")
-    cos, sin = cos_cache[:, None], sin_cache[:, None]
     y = np.empty(x.shape, x.dtype)
-    target = split_heads(y, num_heads, "Y")
-    places = (slice(0, rotated, 2), slice(1, rotated, 2)) if interleaved else (slice(half), slice(half, rotated))
-    # x * cos + exchanged x * sin, as both run over whole rows
-    factors, exchanged = (np.empty((*shape, rotated), x.dtype) for shape in ((2, *cos.shape[:3]), heads.shape[:3]))
-    for place, other, sign in ((*places, -1), (*places[::-1], 1)):
-        factors[0][..., place] = cos
-        np.multiply(sin, np.asarray(sign, x.dtype), out=factors[1][..., place])
-        exchanged[..., place] = heads[..., other]
-    np.multiply(heads[..., :rotated], factors[0], out=target[..., :rotated])
-    np.multiply(exchanged, factors[1], out=exchanged)
-    np.add(target[..., :rotated], exchanged, out=target[..., :rotated])
-    target[..., rotated:] = heads[..., rotated:]
+    turn_pairs(heads, cos_cache, sin_cache, interleaved, split_heads(y, num_heads, "Y"))
     return y
 
 

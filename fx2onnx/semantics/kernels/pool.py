@@ -39,20 +39,38 @@ def _lowest(x: Array) -> Any:
 def over_windows(x: Array, window: Window, combine: np.ufunc, fill: Any) -> Array:
     """The elements of each window combined, axis by axis: k passes an axis instead of k * k."""
     y = pad_spatial(x, window.before, required_after(x.shape[2:], window), fill)
-    for axis, (size, stride, dilation, out) in enumerate(
-        zip(window.kernel, window.strides, window.dilations, window.out, strict=True), 2
-    ):
+    axes = list(enumerate(zip(window.kernel, window.strides, window.dilations, window.out, strict=True), 2))
+    is_flat = y.flags.c_contiguous
+    for axis, (size, stride, dilation, _) in axes if is_flat else ():
+        if stride == 1:
+            y = _over_flat(y, size, dilation * math.prod(y.shape[axis + 1 :]), combine)
+    for axis, (size, stride, dilation, out) in axes:
         head = (slice(None),) * axis
-        total: Array | None = None
-        for tap in range(size):
+        if is_flat and stride == 1:
+            y = y[(*head, slice(out))]
+            continue
+        parts = [
+            y[(*head, slice(at, at + (out - 1) * stride + 1, stride))] for at in range(0, size * dilation, dilation)
+        ]
+        total = parts[0]
+        for tap, part in enumerate(parts[1:]):
             count_iteration()
-            part = y[(*head, slice(tap * dilation, tap * dilation + (out - 1) * stride + 1, stride))]
-            if total is None:
-                total = part.copy()
-            else:
-                combine(total, part, out=total)
-        y = total if total is not None else y
+            total = combine(total, part, out=total) if tap else combine(total, part)
+        y = total
     return y
+
+
+def _over_flat(x: Array, size: int, step: int, combine: np.ufunc) -> Array:
+    """Each element combined with the ``size`` - 1 that follow it ``step`` by ``step`` in memory, beyond the end of its line, too."""
+    flat, reach = x.reshape(-1), 1
+    total = flat if size == 1 else flat.copy()
+    while reach < size:  # of maxima, twice as far each time
+        count_iteration()
+        source, moved = (total.copy(), min(reach, size - reach)) if combine is np.maximum else (flat, reach)
+        end = max(flat.size - moved * step, 0)
+        combine(total[:end], source[flat.size - end :], out=total[:end])
+        reach += moved if combine is np.maximum else 1
+    return total.reshape(x.shape)
 
 
 def _prepare_max_pool(facts: Facts) -> Prepared | None:
@@ -150,6 +168,9 @@ def average_pool(
 ) -> None:
     """out[0] = the mean of each window."""
     window = pool_window(x.shape, kernel_shape, attrs)
+    if window.kernel == x.shape[2:] and not window.is_padded:
+        out[0][...] = global_average_pool(x)
+        return
     total = over_windows(widen(x), window, np.add, 0)
     counts = window_counts(x.shape[2:], window, bool(count_include_pad)).astype(total.dtype)
     if total.dtype == x.dtype:

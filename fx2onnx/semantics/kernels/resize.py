@@ -76,6 +76,20 @@ def apply_taps(x: Array, axis: int, index: Array, weights: Array) -> Array:
     return x if total is None else total
 
 
+def _picked(x: Array, axis: int, index: Array) -> Array:
+    """x at the indices along ``axis``. Where each element comes equally often, NumPy copies whole arrays in less time."""
+    dim = x.shape[axis]
+    times = len(index) // max(dim, 1)
+    if not 1 < times <= MAX_TIMES or not np.array_equal(index, np.arange(dim * times) // times):
+        return np.take(x, index, axis=axis)
+    y = np.empty((*x.shape[: axis + 1], times, *x.shape[axis + 1 :]), x.dtype)
+    for part in np.moveaxis(y, axis + 1, 0):
+        part[...] = x
+    return y.reshape(*x.shape[:axis], dim * times, *x.shape[axis + 1 :])
+
+
+MAX_TIMES = 8
+
 _RATIOS: dict[str, Callable[..., float]] = {"not_larger": min, "not_smaller": max}
 
 
@@ -115,7 +129,8 @@ def resize(
     if mode != "nearest" and y.dtype.kind in "iu":
         y = y.astype(np.float32 if y.dtype.itemsize < 4 else np.float64)
     outside: list[tuple[int, Array]] = []
-    for place, (axis, factor, size, full) in enumerate(zip(lines, factors, target, real, strict=True)):
+    in_turn = list(enumerate(zip(lines, factors, target, real, strict=True)))
+    for place, (axis, factor, size, full) in in_turn[::-1] if mode == "nearest" else in_turn:
         low, high = (float(edges[place]), float(edges[place + len(lines)])) if edges is not None else (0.0, 1.0)
         if size == x.shape[axis] and (factor == 1 or antialias) and not is_crop:
             continue
@@ -128,7 +143,7 @@ def resize(
         )
         if is_crop:
             outside.append((axis, (position < 0) | (position > x.shape[axis] - 1)))
-        y = np.take(y, taps[0][:, 0], axis=axis) if mode == "nearest" else apply_taps(y, axis, *taps)
+        y = _picked(y, axis, taps[0][:, 0]) if mode == "nearest" else apply_taps(y, axis, *taps)
     for axis, mask in outside:
         cut: list[Any] = [slice(None)] * y.ndim
         cut[axis] = mask

@@ -90,10 +90,26 @@ def string_normalizer(
     return string_array(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
 
 
+def _columns_of_grams(
+    pool: Sequence[Any], edges: Sequence[int], sizes: range, indexes: Sequence[int]
+) -> dict[int, dict[Any, int]]:
+    """For each size of n-grams that there is, the column of each, counted from 1. A gram of one token is the token."""
+    result: dict[int, dict[Any, int]] = {}
+    number = 0
+    for size, (start, end) in enumerate(itertools.pairwise(edges), 1):
+        for first in range(start, end - size + 1, size):
+            if size in sizes:
+                gram = pool[first] if size == 1 else tuple(pool[first : first + size])
+                result.setdefault(size, {})[gram] = indexes[number] + 1
+            number += 1
+    return result
+
+
 @kernel("TfIdfVectorizer", 9)
 def tf_idf_vectorizer(
     x: Array,
     *,
+    kept: dict[str, Any] | None = None,
     max_gram_length: int,
     max_skip_count: int,
     min_gram_length: int,
@@ -120,26 +136,24 @@ def tf_idf_vectorizer(
         raise ValueError("ngram_indexes do not fit the pool")
     width = max(ngram_indexes, default=-1) + 1
     check_shape((x.shape[0] if x.ndim > 1 else 1, width), FLOAT32, "the counts of n-grams")
-    grams: dict[tuple[Any, ...], int] = {}
-    number = 0
-    for size, (start, end) in enumerate(itertools.pairwise(edges), 1):
-        for first in range(start, end - size + 1, size):
-            if min_gram_length <= size <= max_gram_length:
-                grams[tuple(pool[first : first + size])] = number
-            number += 1
+    kept = {} if kept is None else kept
+    if "columns" not in kept:
+        kept["columns"] = _columns_of_grams(pool, edges, range(min_gram_length, max_gram_length + 1), ngram_indexes)
     rows = x.reshape(1, -1) if x.ndim < 2 else x
     counts = np.zeros((len(rows), width), np.float32)
     slot_weight = np.ones(width, np.float32)
     for index, weight in zip(ngram_indexes, weights, strict=False):
         slot_weight[index] = weight
     for row, tokens in zip(counts, rows.tolist(), strict=True):
-        for size in sorted({len(gram) for gram in grams if len(gram) <= len(tokens)}):
+        for size, columns in kept["columns"].items():
+            if size > len(tokens):
+                continue
             for skip in range(1, min(max_skip_count + 1, (len(tokens) - 1) // (size - 1)) + 1 if size > 1 else 2):
-                for first in range(len(tokens) - skip * (size - 1)):
-                    count_iteration()
-                    gram = tuple(tokens[first : first + skip * (size - 1) + 1 : skip])
-                    if gram in grams:
-                        row[ngram_indexes[grams[gram]]] += 1
+                n_starts = len(tokens) - skip * (size - 1)
+                count_iteration(n_starts)
+                parts = [tokens[skip * place : skip * place + n_starts] for place in range(size)]
+                found = [*filter(None, map(columns.get, parts[0] if size == 1 else zip(*parts, strict=True)))]
+                row += np.bincount(found, minlength=width + 1)[1:]
     if mode == "IDF":
         counts = (counts > 0) * slot_weight
     elif mode == "TFIDF":

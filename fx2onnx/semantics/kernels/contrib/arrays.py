@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,15 +126,16 @@ def ngram_repeat_block(input_ids: Array, scores: Array, *, ngram_size: int) -> A
     length = input_ids.shape[1]
     if length + 1 < ngram_size:
         return y
-    for row, ids in enumerate(input_ids):
+    starts = length - ngram_size + 1
+    is_end = np.ones((len(scores), starts), np.bool_)
+    for place in range(ngram_size - 1):
         count_iteration()
-        last = ids[length - ngram_size + 1 :] if ngram_size > 1 else ids[:0]
-        for start in range(length - ngram_size + 1):
-            if np.array_equal(ids[start : start + ngram_size - 1], last):
-                token = int(ids[start + ngram_size - 1])
-                if not 0 <= token < y.shape[1]:
-                    raise IndexError(f"the id {token} is out of range for {y.shape[1]} scores")
-                y[row, token] = -np.inf
+        is_end &= input_ids[:, place : place + starts] == input_ids[:, starts + place, None]
+    rows, ends = np.nonzero(is_end)
+    tokens = input_ids[rows, ends + ngram_size - 1]
+    if tokens.size and not 0 <= tokens.min() <= tokens.max() < y.shape[1]:
+        raise IndexError(f"the ids {tokens.min()} to {tokens.max()} are out of range for {y.shape[1]} scores")
+    y[rows, tokens] = -np.inf
     return y
 
 
@@ -175,23 +176,46 @@ def bifurcation_detector(
     return tokens.copy(), np.asarray(match, INT64)
 
 
+def _ways(costs: Array) -> Array:
+    """[rows + 1, columns + 1]: from where the cheapest path comes to each cell: across 0, from above 1, from the left 2.
+
+    One diagonal at a time, so that all numbers that it needs are there.
+    """
+    rows, columns = costs.shape
+    size = rows + columns + 1
+    skewed, place = (
+        np.full((size, rows + 1), np.inf, costs.dtype),
+        np.add.outer(np.arange(rows), np.arange(columns)) + 2,
+    )
+    row = np.broadcast_to(np.arange(1, rows + 1)[:, None], costs.shape)
+    skewed[place, row] = costs
+    is_across, is_up = np.zeros((2, size, rows + 1), np.bool_)
+    before, last, total = np.full((3, rows + 1), np.inf, costs.dtype)
+    before[0] = 0
+    for cost, from_across, from_up in zip(skewed[2:], is_across[2:, 1:], is_up[2:, 1:], strict=True):
+        count_iteration()
+        across, up, left, new = before[:-1], last[:-1], last[1:], total[1:]
+        from_across[...] = across < np.minimum(up, left)
+        from_up[...] = up < np.minimum(across, left)
+        np.copyto(new, left)
+        np.copyto(new, across, where=from_across)
+        np.copyto(new, up, where=from_up)
+        np.add(new, cost[1:], new)
+        before, last, total = last, total, before
+        total[0] = np.inf
+    came = np.full((rows + 1, columns + 1), -1, np.int8)
+    came[1:, 1:] = np.where(is_across, 0, np.where(is_up, 1, 2))[place, row]
+    return came
+
+
 @kernel("DynamicTimeWarping", domain=MICROSOFT, shape_inputs=None)
-def dynamic_time_warping(costs: Array) -> Array:
+def dynamic_time_warping(costs: Array, *, ways: Callable[[Array], Array] = _ways) -> Array:
     """[2, n]: the cheapest path from the first to the last cell of a matrix [M, N] of costs."""
     matrix = costs[0] if costs.ndim == 3 and len(costs) == 1 else costs
     if matrix.ndim != 2:
         raise ValueError(f"costs of shape {list(costs.shape)}; they must be [M, N] or [1, M, N]")
     rows, columns = matrix.shape
-    total = np.full((rows + 1, columns + 1), np.inf, costs.dtype)
-    total[0, 0] = 0
-    came = np.full((rows + 1, columns + 1), -1, np.int8)
-    for column in range(1, columns + 1):
-        count_iteration()
-        for row in range(1, rows + 1):
-            across, up, left = total[row - 1, column - 1], total[row - 1, column], total[row, column - 1]
-            way = 0 if across < up and across < left else 1 if up < across and up < left else 2
-            total[row, column] = matrix[row - 1, column - 1] + (across, up, left)[way]
-            came[row, column] = way
+    came = ways(np.ascontiguousarray(matrix))
     came[0, :], came[:, 0] = 2, 1
     path = []
     row, column = rows, columns
@@ -223,38 +247,37 @@ def crop_and_resize(
     if len(rois) and not 0 <= batch_indices.min() <= batch_indices.max() < len(x):
         raise IndexError(f"batch_indices up to {batch_indices.max()} for {len(x)} images")
     check_shape((len(rois), x.shape[1], high, wide), x.dtype)
-    y = np.full((len(rois), x.shape[1], high, wide), extrapolation_value, x.dtype)
-    for place, (roi, image) in enumerate(zip(rois, x[batch_indices], strict=True)):
-        count_iteration()
-        rows, columns = (
-            _places(low, top, count, size)
-            for low, top, count, size in ((roi[0], roi[2], high, x.shape[2]), (roi[1], roi[3], wide, x.shape[3]))
-        )
-        inside = [
-            np.flatnonzero((at >= 0) & (at <= size - 1)) for at, size in ((rows, x.shape[2]), (columns, x.shape[3]))
-        ]
-        if not all(map(len, inside)):
-            continue
-        cells = np.ix_(np.arange(x.shape[1]), *inside)
-        at_row, at_column = rows[inside[0]], columns[inside[1]]
-        if mode == "nearest":
-            y[place][cells] = image[:, (at_row + 0.5).astype(int)][:, :, (at_column + 0.5).astype(int)]
-            continue
-        top, left = np.floor(at_row).astype(int), np.floor(at_column).astype(int)
-        bottom, right = np.ceil(at_row).astype(int), np.ceil(at_column).astype(int)
-        down, across = (at_row - top).astype(x.dtype)[:, None], (at_column - left).astype(x.dtype)
-        upper = image[:, top][:, :, left] * (1 - across) + image[:, top][:, :, right] * across
-        lower = image[:, bottom][:, :, left] * (1 - across) + image[:, bottom][:, :, right] * across
-        y[place][cells] = upper * (1 - down) + lower * down
-    return y
+    edges, limit = rois.astype(np.float32), np.asarray(x.shape[2:]) - 1
+    rows = _places(edges[:, 0], edges[:, 2], high, x.shape[2])[:, :, None]
+    columns = _places(edges[:, 1], edges[:, 3], wide, x.shape[3])[:, None]
+    inside = (rows >= 0) & (rows <= limit[0]) & (columns >= 0) & (columns <= limit[1])
+    rows, columns = (np.clip(np.nan_to_num(one), 0, most) for one, most in zip((rows, columns), limit, strict=True))
+    images, sample = np.ascontiguousarray(x.transpose(0, 2, 3, 1)), batch_indices[:, None, None]
+    if mode == "nearest":
+        y = images[sample, (rows + 0.5).astype(int), (columns + 0.5).astype(int)]
+    else:
+        top, left, bottom, right = (f(one).astype(int) for f in (np.floor, np.ceil) for one in (rows, columns))
+        down, across = (rows - top).astype(x.dtype)[..., None], (columns - left).astype(x.dtype)[..., None]
+        pixels, start = images.reshape(-1, x.shape[1]), sample * math.prod(x.shape[2:])
+        lines = []
+        for line in (start + top * x.shape[3], start + bottom * x.shape[3]):
+            near, far = (pixels.take(line + column, 0) for column in (left, right))
+            near *= 1 - across
+            far *= across
+            lines.append(np.add(near, far, out=near))
+        lines[0] *= 1 - down
+        lines[1] *= down
+        y = np.add(lines[0], lines[1], out=lines[0])
+    y = np.where(inside[..., None], y, np.asarray(extrapolation_value, x.dtype))
+    return np.ascontiguousarray(y.transpose(0, 3, 1, 2))
 
 
-def _places(low: Any, top: Any, count: int, size: int) -> Array:
-    """The positions on an axis of ``count`` points of a box."""
+def _places(low: Array, top: Array, count: int, size: int) -> Array:
+    """[boxes, count]: the positions on an axis of the points of each box, in float32."""
     if count == 1:
-        return np.asarray([0.5 * (low + top) * (size - 1)], np.float32)
-    step = np.float32((top - low) * (size - 1)) / np.float32(count - 1)
-    return np.asarray(low * np.float32(size - 1) + np.arange(count, dtype=np.float32) * step, np.float32)
+        return np.asarray(0.5 * (low + top) * (size - 1), np.float32)[:, None]
+    step = (top - low) * np.float32(size - 1) / np.float32(count - 1)
+    return np.asarray((low * np.float32(size - 1))[:, None] + np.arange(count, dtype=np.float32) * step[:, None])
 
 
 @kernel("MaxpoolWithMask", domain=MICROSOFT)

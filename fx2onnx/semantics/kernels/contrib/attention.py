@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.attention import product, split_heads
+from fx2onnx.semantics.kernels.attention import product, split_heads, turn_pairs
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
@@ -63,9 +63,10 @@ def rotary_embedding_of_microsoft(
     if position_ids.shape == (1,) and (batch, length) != (1, 1):
         positions = position_ids + np.arange(length)[None, :].repeat(batch, axis=0)
     positions = positions.reshape(batch, length)
-    y = rotated(heads, *_angles(positions, cos_cache, sin_cache, rotary_embedding_dim or depth), interleaved)
-    result = y.transpose(0, 2, 1, 3).reshape(x.shape) if x.ndim == 3 else y
-    return narrowed(np.ascontiguousarray(result), x.dtype)
+    cos, sin = _angles(positions, cos_cache, sin_cache, rotary_embedding_dim or depth)
+    y = np.empty(x.shape, widen(x).dtype)
+    turn_pairs(widen(heads), cos[:, 0], sin[:, 0], interleaved, split_heads(y, num_heads, "output"))
+    return narrowed(y, x.dtype)
 
 
 def _softmax(scores: Array, sink: Array | None = None) -> Array:

@@ -114,13 +114,20 @@ def qlinear_global_average_pool(
 
 @kernel("NhwcMaxPool", domain=MICROSOFT)
 def nhwc_max_pool(x: Array, **attrs: Any) -> Array:
-    """The maximum of each window; channels are the last axis."""
-    moved = np.ascontiguousarray(_channels_second(x))
-    (shape, dtype), *_ = pool_infer([moved], attrs)
+    """The maximum of each window; channels are the last axis, here one more over which windows of one channel move."""
+    if x.ndim < 3:
+        raise ValueError(f"the input has {x.ndim} axes, it must have 3 or more")
+    n = x.ndim - 2
+    for name in ("kernel_shape", "strides", "dilations"):
+        if attrs.get(name) is not None:
+            attrs[name] = [*attrs[name], 1]
+    if attrs.get("pads") is not None:
+        attrs["pads"] = [*attrs["pads"][:n], 0, *attrs["pads"][n:], 0]
+    (shape, dtype), *_ = pool_infer([x[:, None]], attrs)
     check_shape(shape, dtype)
     y = np.empty(shape, dtype)
-    max_pool([y], moved, **attrs)
-    return _channels_last(y)
+    max_pool([y], x[:, None], **attrs)
+    return y[:, 0]
 
 
 @kernel("QLinearConv", domain=MICROSOFT)

@@ -66,6 +66,23 @@ def test_at_other_sizes(function: Callable[..., torch.Tensor], opset: int) -> No
     check(function, sample, others=others, rtol=1e-7, atol=1e-4, dynamic_shapes=shapes, opset_version=opset)
 
 
+@pytest.mark.parametrize("rows", [4, 5])
+def test_sizes_of_transforms_that_are_equal_at_the_sample_are_free(rows: int) -> None:
+    """With 4 columns the result has as many rows as columns at the sample only: the fake kernel compares them."""
+
+    def both_ways(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rounds = torch.fft.irfft(torch.fft.rfft(x, dim=0), dim=0), torch.fft.hfft(torch.fft.ihfft(x, dim=0), dim=0)
+        return (
+            *rounds,
+            torch.fft.irfftn(torch.fft.rfftn(x, dim=(1, 0)), dim=(1, 0)),
+            torch.fft.ifft2(torch.fft.fft2(x)).real,
+        )
+
+    others = [(torch.randn(n, 4),) for n in (2, 3, 7, 8)]
+    result = check(both_ways, (torch.randn(rows, 4),), others=others, rtol=1e-6, atol=1e-5, dynamic_shapes=[{0: "n"}])
+    assert [str(each).partition("   ")[0] for each in result.report.assumptions] == ["n >= 2"]
+
+
 SIGNALS = [
     *itertools.product([torch.bfloat16, torch.float32, torch.float64], [torch.float16, torch.float32, torch.float64]),
     *itertools.product([torch.float16], [torch.float32, torch.float64]),  # eager PyTorch transforms no float16 on a CPU

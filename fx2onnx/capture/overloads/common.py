@@ -216,7 +216,7 @@ def _of_points(tracer: Tracer, call: Call, self: torch.Tensor, points: dict[int,
     """
     if self.dtype not in _WHOLE or all(isinstance(size, int) for size in dims_of(self)):
         return NotImplemented
-    dims = list(dims_of(self))
+    dims: list[Scalar] = list(dims_of(self))
     for axis, count in points.items():
         dims[axis] = count
     last = list(points)[-1]

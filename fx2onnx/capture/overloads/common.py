@@ -16,7 +16,6 @@ from fx2onnx.capture.recording.meta_rules import window_count
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, load_family, register
-from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.dispatch import no_dispatch
@@ -152,78 +151,6 @@ def _one_of(tracer: Tracer, call: Call, self: torch.Tensor, dim: int | Sequence[
         dims, axes = dims_of(self), [dim] if isinstance(dim, int) else dim
         tracer.sizes.check_some(dims[axis] for axis in axes or range(len(dims)))
     return NotImplemented
-
-
-@register(
-    Kind.RECORD,
-    *(
-        getattr(aten, f"fft_{name}{axes}").default
-        for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
-        for axes in ("", "2", "n")
-    ),
-)
-def _transform(
-    tracer: Tracer,
-    call: Call,
-    self: torch.Tensor,
-    dim: int | Sequence[int] | None,
-    n: int | torch.SymInt | None = None,
-    s: Sequence[int | torch.SymInt] | None = None,
-    norm: str | None = None,
-) -> object:
-    """A Fourier transform of at least one point."""
-    if not self.dim():
-        return NotImplemented
-    env, given = tracer.sizes, list(map(unwrap, [n] if n is not None else s or []))
-    axes = [dim] if isinstance(dim, int) else dim or range(-(len(given) or self.dim()), 0)
-    points: list[Scalar] = [*given] or [dims_of(self)[axis] for axis in axes]
-    name = call.func._schema.name.removeprefix("aten::fft_").rstrip("2n")
-    if not given and name in ("irfft", "hfft"):
-        points[-1] = 2 * (points[-1] - 1)
-    env.are_sizes(given)
-    env.check_some(points)
-    is_plain = (
-        norm in (None, "backward", "ortho", "forward")
-        and len(axes) == len(points)
-        and all(not isinstance(each, int) or each > 0 for each in points)
-    )
-    is_plain &= len({axis % self.dim() for axis in axes}) == len(axes) and (
-        not self.is_complex() or name not in ("rfft", "ihfft")
-    )
-    return _of_points(tracer, call, self, dict(zip(axes, points, strict=False)), name) if is_plain else NotImplemented
-
-
-@register(Kind.RECORD, aten._fft_c2c.default, aten._fft_r2c.default)
-def _forward_transform(
-    tracer: Tracer, call: Call, self: torch.Tensor, dim: Sequence[int], onesided: bool = False
-) -> object:
-    return _of_points(tracer, call, self, {axis: dims_of(self)[axis] for axis in dim}, "rfft" if onesided else "fft")
-
-
-@register(Kind.RECORD, aten._fft_c2r.default)
-def _back_to_real(
-    tracer: Tracer, call: Call, self: torch.Tensor, dim: Sequence[int], last_dim_size: int | torch.SymInt
-) -> object:
-    return _of_points(tracer, call, self, {dim[-1]: unwrap(last_dim_size)}, "irfft") if dim else NotImplemented
-
-
-_WHOLE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
-
-
-def _of_points(tracer: Tracer, call: Call, self: torch.Tensor, points: dict[int, Scalar], name: str) -> object:
-    """The transform of so many points along its axes. The fake kernel compares sizes to choose the order of memory, as if the call
-    needed the answers.
-    """
-    if self.dtype not in _WHOLE or all(isinstance(size, int) for size in dims_of(self)):
-        return NotImplemented
-    dims: list[Scalar] = list(dims_of(self))
-    for axis, count in points.items():
-        dims[axis] = count
-    last = list(points)[-1]
-    if name in ("rfft", "ihfft"):
-        dims[last] = dims[last] // 2 + 1
-    kind = torch.promote_types(self.dtype, torch.complex64)
-    return record_sized(tracer, call, [(kind.to_real() if name in ("irfft", "hfft") else kind, dims)])
 
 
 @register(Kind.RECORD, aten.instance_norm.default, aten.group_norm.default)

@@ -251,7 +251,8 @@ def export_folder(
     functions: modules that become ONNX functions: True, or a list of classes or their names (docs/functions.md).
     adapters: folders of LoRA adapters of PEFT by name, which ``generate(adapter=NAME)`` switches to (docs/generation.md).
     package: write ``manifest.json``, with which onnxruntime 1.32 opens the folder as a model package (docs/targets.md).
-    layout: ``plain``, or ``transformers.js``: one graph under its name there, such as ``onnx/model_q4.onnx`` (docs/targets.md).
+    layout: ``plain``; ``transformers.js``: one graph under its name there, such as ``onnx/model_q4.onnx``; or ``onnx-genai``: with
+        ``inference_metadata.json`` (docs/targets.md).
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.

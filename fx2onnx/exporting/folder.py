@@ -17,7 +17,8 @@ from fx2onnx.exporting import layouts, pipeline
 from fx2onnx.exporting.adapters import make_optional, write_adapters
 from fx2onnx.exporting.components import PipelineAssembly, of_component
 from fx2onnx.exporting.contract import manifest_of
-from fx2onnx.exporting.options import IN_PLACE_OPSET, LAYOUTS, ExportOptions, FolderOptions
+from fx2onnx.exporting.inference_metadata import write_inference_metadata
+from fx2onnx.exporting.options import IN_PLACE_OPSET, LAYOUTS, ONNX_GENAI, ExportOptions, FolderOptions
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.files.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.files.folder_files import inside
@@ -100,8 +101,12 @@ def export_assembly(
                 results[file], done.sources[file] = result, source
     warn(text for result in results.values() for text in result.report.warnings)
     check = functools.partial(_verify, done, engines=engines, effort=options.effort) if options.verify else None
-    js = layouts.js_dtype_for(layout, results, options)
-    _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai, packages=packages, js=js)
+    if layout != LAYOUTS[0]:
+        layouts.check_layout(layout, results)
+    js = layouts.js_dtype_of(options) if layout == layouts.TRANSFORMERS_JS else None
+    extra = [layouts.write_config] if options.is_for_genai else []
+    extra += [write_inference_metadata] if layout == ONNX_GENAI else []
+    _write_parts(assembly, results, done, check, origin or {}, extra=extra, packages=packages, js=js)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
     done.reports = {layouts.js_file_of(js) if js else name: result.report for name, result in results.items()}
     done.files += [layouts.js_file_of(js)] if js else []
@@ -115,11 +120,11 @@ def _write_parts(
     check: Callable[[Path], None] | None,
     origin: Mapping[str, Any],
     *,
-    for_genai: bool = False,
+    extra: Sequence[Callable[[Any, Mapping[str, ExportResult], Path], None]] = (),
     packages: bool = False,
     js: str | None = None,
 ) -> None:
-    """Write everything, or nothing. js: the dtype in the layout of transformers.js. ``check`` looks at a folder of files: before the commit, where they can be read there."""
+    """Write everything, or nothing. extra: what writes the configs of an engine. js: the dtype in the layout of transformers.js. ``check`` looks at a folder of files: before the commit, where they can be read there."""
     target = done.path
     needs_weights_beside_it = _refers(results)
     if isinstance(assembly, PipelineAssembly):
@@ -134,8 +139,8 @@ def _write_parts(
         else:
             _write_configs(assembly, stage, target)
             manifest = replace(manifest, adapters=write_adapters(assembly.adapters, results, stage))
-            if for_genai:
-                layouts.write_config(assembly.model, results, stage, target)
+            for write in extra:
+                write(assembly.model, results, stage)
         if packages:
             layouts.write_package(results, target.name, stage)
         if check is not None and not needs_weights_beside_it:

@@ -7,22 +7,16 @@ Sources: what onnxruntime 1.32's own ``ModelPackage`` writes and accepts, schema
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.manifest.names import IDS, LOGITS, MASK, MODEL_FILE, PAST, POSITIONS, PRESENT
-
-if TYPE_CHECKING:
-    from fx2onnx.exporting.result import ExportResult
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from fx2onnx.base.metadata import VERSION
 from fx2onnx.files.folder_files import read_object
 from fx2onnx.manifest.form import Manifest
+from fx2onnx.manifest.names import IDS, LOGITS, MASK, MODEL_FILE, PAST, POSITIONS, PRESENT
 from fx2onnx.sources.hf.config import CONFIG
 
 if TYPE_CHECKING:
@@ -50,7 +44,7 @@ def check_task(task: str) -> None:
         )
 
 
-def write_config(model: Any, results: Mapping[str, ExportResult], stage: Path, target: Path) -> None:
+def write_config(model: Any, results: Mapping[str, ExportResult], stage: Path) -> None:
     """Raises: UserError E601 where the folder is none that onnxruntime-genai can run."""
     if set(results) != {MODEL_FILE}:
         raise UserError(
@@ -82,15 +76,8 @@ def config_of(model: Any, result: ExportResult) -> dict[str, Any]:
     key = inputs[f"{PAST}{states[0]}"].shape
     assert key is not None
     heads, width = int(key[1]), int(key[3])  # type: ignore[arg-type]
-    tokens = {name: _token(name, generation, text) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    if tokens["eos_token_id"] is None:
-        raise UserError(
-            "E601",
-            f"{type(model).__name__} has no eos_token_id",
-            why="onnxruntime-genai needs one",
-            next="set eos_token_id in config.json or generation_config.json",
-        )
-    if tokens["pad_token_id"] is None:
+    tokens = special_tokens(model, text)
+    if "pad_token_id" not in tokens:
         end = tokens["eos_token_id"]
         tokens["pad_token_id"] = end[0] if isinstance(end, list) else end
     marks = {name: getattr(model.config, name, None) for name in _MARKS}
@@ -115,7 +102,7 @@ def config_of(model: Any, result: ExportResult) -> dict[str, Any]:
     }
     return {
         "model": {
-            **{name: value for name, value in tokens.items() if value is not None},
+            **tokens,
             "context_length": length,
             "decoder": decoder,
             "type": kind if kind in TYPES else "decoder",
@@ -125,12 +112,24 @@ def config_of(model: Any, result: ExportResult) -> dict[str, Any]:
     }
 
 
-def _token(name: str, generation: Any, config: Any) -> Any:
-    for holder in (generation, config):
-        value = getattr(holder, name, None)
+def special_tokens(model: Any, config: Any) -> dict[str, Any]:
+    """The special tokens by name. Raises: UserError E601 where none ends a text."""
+    holders = (getattr(model, "generation_config", None), config)
+    found: dict[str, Any] = {}
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = next(
+            (getattr(holder, name, None) for holder in holders if getattr(holder, name, None) is not None), None
+        )
         if value is not None:
-            return list(value) if isinstance(value, list | tuple) else int(value)
-    return None
+            found[name] = list(value) if isinstance(value, list | tuple) else int(value)
+    if "eos_token_id" not in found:
+        raise UserError(
+            "E601",
+            f"{type(model).__name__} has no eos_token_id",
+            why="the engine of this folder needs one",
+            next="set eos_token_id in config.json or generation_config.json",
+        )
+    return found
 
 
 def _search(generation: Any, length: int, *, shares: bool) -> dict[str, Any]:
@@ -213,21 +212,21 @@ def js_file_of(dtype: str) -> str:
     return f"{JS_FOLDER}/model{'' if dtype == 'fp32' else f'_{dtype}'}.onnx"
 
 
-def js_dtype_for(layout: str, results: Mapping[str, ExportResult], options: ExportOptions) -> str | None:
-    """``js_dtype_of`` where this layout is asked for. Raises: UserError E601 for graphs or states that transformers.js calls otherwise."""
-    if layout != TRANSFORMERS_JS:
-        return None
+def check_layout(layout: str, results: Mapping[str, ExportResult]) -> None:
+    """Raises: UserError E601 for graphs or states that the engines of the layout have none of."""
     inputs = results[MODEL_FILE].owned.model.graph.inputs if MODEL_FILE in results else ()
     states = [(value.name or "").removeprefix(PAST) for value in inputs if (value.name or "").startswith(PAST)]
     other = [state for state in states if not state.endswith((".key", ".value"))]
-    if set(results) == {MODEL_FILE} and not other:
-        return js_dtype_of(options)
+    has_cache = layout == TRANSFORMERS_JS or bool(states)
+    if set(results) == {MODEL_FILE} and not other and has_cache:
+        return
     found = f"this cache holds {', '.join(other[:3])}" if other else f"this one has {', '.join(sorted(results))}"
+    found = found if has_cache or other else "this one keeps nothing between calls"
     raise UserError(
         "E601",
-        f"the model has no layout of {TRANSFORMERS_JS}",
+        f"the model has no layout of {layout}",
         why=f"{found}: only one graph with keys and values alone has it",
-        next=f"leave out --layout {TRANSFORMERS_JS}",
+        next=f"leave out --layout {layout}",
     )
 
 

@@ -186,7 +186,8 @@ class ExportOptions:
         return self.is_for_genai if self.fused is None else self.fused
 
 
-LAYOUTS = ("plain", "transformers.js")
+ONNX_GENAI = "onnx-genai"
+LAYOUTS = ("plain", "transformers.js", ONNX_GENAI)
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,9 @@ class FolderOptions:
         False, "Write manifest.json: the folder is a model package of onnxruntime 1.32.", panel=OUTPUT
     )
     layout: str = option(
-        "plain", "Layout of the folder: plain, or transformers.js: the graph in onnx/, by its name there.", panel=OUTPUT
+        "plain",
+        "plain, transformers.js: the graph in onnx/, by its name there, or onnx-genai: with inference_metadata.json.",
+        panel=OUTPUT,
     )
     export: ExportOptions = field(default_factory=ExportOptions)
     engines: Sequence[str] | None = None

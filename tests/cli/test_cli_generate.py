@@ -128,6 +128,41 @@ def test_a_folder_for_transformers_js(checkpoint: Path, tmp_path: Path, asked: t
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("asked", [(), ("--fused",), ("--dtype", "float16", "--logits", "last")])
+def test_a_folder_with_inference_metadata(checkpoint: Path, tmp_path: Path, asked: tuple[str, ...]) -> None:
+    """The workflow names every input and output of the graph, and no value before it is there; onnx-genai gives the folder's tokens."""
+    import onnx
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    source, folder = shutil.copytree(checkpoint, tmp_path / "source"), tmp_path / "out"
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(60)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.save(str(source / "tokenizer.json"))
+    done = invoke("export-folder", f"hf:{source}", *asked, "--layout", "onnx-genai", "-o", folder, "--no-verify")
+    assert done.exit_code == 0, done.output
+    metadata = json.loads((folder / "inference_metadata.json").read_text())
+    assert metadata["package"]["tokenizer"]["special_tokens"]["eos_token_id"] == [2]
+    flow, graph = metadata["pipeline"]["workflow"], onnx.load(folder / "model.onnx").graph
+    ports, (loop,) = flow["components"]["model"]["ports"], flow["steps"]
+    for side, values in (("inputs", graph.input), ("outputs", graph.output)):
+        types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type).name for v in values}
+        assert {name: port["dtype"] for name, port in ports[side].items()} == types
+        assert set(loop["steps"][0][side]) == set(types)
+    there = {*flow["inputs"], *flow["state"]}
+    for step in loop["steps"]:
+        assert {*step.get("inputs", {}).values(), step.get("value", "one")} <= there
+        there |= {*step.get("outputs", {}).values()}
+    assert {each["next"] for each in loop["carried"]} <= there
+    onnx_genai = pytest.importorskip("onnx_genai")
+    for prompt in ([5, 6, 7], list(range(10, 50))):
+        ids = ",".join(map(str, prompt))
+        told = invoke("generate", folder, "--prompt-ids", ids, "--max-new-tokens", 6, "--json")
+        engine = onnx_genai.Engine.from_dir(str(folder))
+        found = engine.generate(" ".join(f"w{token}" for token in prompt), max_tokens=6, temperature=0.0)
+        assert list(found.token_ids) == json.loads(told.stdout)["tokens"][0]
+
+
+@pytest.mark.long
 def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoConfig, LlamaForCausalLM
@@ -225,6 +260,7 @@ def test_an_encoder_decoder_that_rounds_shared_tables_is_checked(tmp_path: Path)
         (("export-folder", "{tiny}", "-o", "{out}"), "E001"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--cache", "paged"), "E601"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--layout", "transformers.js", "--package"), "E001"),
+        (("export-folder", "hf:{tiny}", "-o", "{out}", "--layout", "onnx-genai", "--task", "text-generation"), "E601"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--adapters", "one"), "E001"),
         (("generate", "{onnx}", "--prompt-ids", "1", "--adapter", "one"), "E401"),
         (("export-folder", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--dynamic", "none"), "E001"),

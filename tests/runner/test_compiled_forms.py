@@ -69,6 +69,7 @@ def lines() -> list[Case]:
         made.append(Case("QuantizeLinear", [x], scalar(0.02), scalar(3, dtype), special=True))
     for number in (1, 2, 3, 5, 6, 10):  # float, uint8, int8, int16, int32, float16
         made.append(Case("Cast", [numbers("float32", 3, 37, scale=30).clip(0, 99)], to=number))
+    made += [Case("Cast", [numbers("float32", 3, 37, scale=3e9)], to=number) for number in (2, 3, 4, 5, 6, 12)]
     made += [Case("Cast", [x], to=10, special=True), Case("Cast", [x.astype("float16")], to=1, special=True)]
     made += [
         Case("DequantizeLinear", [numbers(kind, 3, 7)], scalar(0.02), scalar(9, kind)) for kind in ("uint8", "int8")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
+from onnx import helper
 
+from fx2onnx import runner
 from fx2onnx.semantics.types import DataType, OptionalType, SequenceType, SparseTensorType, TensorType, widen
 
 MEMBERS = list(ir.DataType)
@@ -47,3 +50,24 @@ def test_every_float16_has_numpys_float32() -> None:
             given, wanted = widen(x), x.astype(np.float32)
         assert given.shape == x.shape
         assert given.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("count", [3, 500])
+@pytest.mark.parametrize("to", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_out_of_range_become_the_integers_of_onnxruntime(dtype: type, to: type, count: int) -> None:
+    draw = np.random.default_rng(count)
+    with np.errstate(over="ignore"):
+        x = (draw.standard_normal(count) * 10.0 ** draw.uniform(0, 20, count)).astype(dtype)
+    x[:3] = np.nan, np.inf, -np.inf
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    ends = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), [None])
+        for name, kind in (("x", dtype), ("y", to))
+    ]
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=code)], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString()
+    ours, theirs = (
+        kind(model).run(None, {"x": x})[0] for kind in (runner.InferenceSession, onnxruntime.InferenceSession)
+    )
+    np.testing.assert_array_equal(ours, theirs)

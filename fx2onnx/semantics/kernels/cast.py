@@ -32,7 +32,7 @@ _NAMES = {"FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6
 def cast_array(x: Array, dtype: Dtype, saturate: bool = True, round_mode: str = "up") -> Array:
     """``x`` in another dtype.
 
-    Numerics: floats go to integers toward zero; to float8 with ``saturate`` the finite range is clipped to; to integers
+    Numerics: floats go to integers toward zero, those out of range as the processor has it, as in onnxruntime; to float8 with ``saturate`` the finite range is clipped to; to integers
     of 2 and 4 bits the low bits are kept.
     """
     if x.dtype == dtype:
@@ -53,8 +53,6 @@ def cast_array(x: Array, dtype: Dtype, saturate: bool = True, round_mode: str = 
         return _to_narrow_int(x, dtype)
     if x.dtype in NARROW_FLOATS and not is_float(dtype):
         x = x.astype(np.float32)
-    if is_float(x.dtype) and dtype.kind in "iu" and dtype.itemsize < 8:
-        return x.astype(np.int64).astype(dtype)  # values out of range wrap
     if x.dtype in NARROW_INTS and dtype.kind != "f":
         x = x.astype(np.int8)
     if dtype in NARROW_FLOATS and dtype.kind != "f" and x.dtype.kind in "iub":

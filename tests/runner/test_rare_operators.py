@@ -81,7 +81,28 @@ def others() -> list[Case]:
     return made
 
 
-CASES = [*gemms(), *cumulative(), *pools(), *turns(), *others()]
+def convolutions() -> list[Case]:
+    """Images and lines of bytes, positions in several chunks, channels that fill no word."""
+    made = []
+    for x, w, attrs in (
+        ((2, 5, 300), (7, 5, 3), {"pads": [2, 0], "strides": [2]}), ((1, 6, 40), (6, 1, 5), {"group": 6, "dilations": [2]}),
+        ((1, 7, 40, 50), (70, 7, 1, 1), {}), ((1, 5, 70, 60), (600, 5, 1, 2), {"strides": [2, 1], "pads": [0, 1, 0, 0]}),
+    ):  # fmt: skip
+        for dtype, kind in (("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")):
+            codes, weights = numbers(dtype, *x), numbers(kind, *w)
+            zero, zeros, scale = (
+                scalar(9, dtype),
+                np.full(w[0], 4, kind),
+                np.linspace(0.01, 0.02, w[0], dtype="float32"),
+            )
+            given = scalar(0.02), zero, weights, scale, zeros, scalar(1.7), scalar(5, dtype), numbers("int32", w[0])
+            made.append(Case("QLinearConv", [codes], *given, **attrs))
+            if (dtype, kind) == ("uint8", "uint8"):
+                made.append(Case("ConvInteger", [codes], weights, zero, scalar(4, kind), **attrs))
+    return made
+
+
+CASES = [*gemms(), *convolutions(), *cumulative(), *pools(), *turns(), *others()]
 
 
 def runs(model: bytes, is_fast: bool, feeds: dict[str, Array]) -> list[Array]:

@@ -342,7 +342,8 @@ def prepare_codes(
     spec = facts.inputs[0]
     if spec is None or math.prod(window.kernel) > MAX_TAPS:
         return None
-    batch, channels, *dims = spec[0]
+    batch, channels = spec[0][:2]
+    dims = spec[0][2:] if len(spec[0]) == 4 else (1, spec[0][2])
     planes, offsets = planes_of(dims, window)
     size, int32 = math.prod(planes) + STEP, np.dtype(np.int32)
 
@@ -360,7 +361,7 @@ def prepare_codes(
         loop(x, taps, offsets, *window.before, *window.strides, phases, room[1], shift, none, f32(0), f32(0), room[2])
 
     def calls(out: Outs, room: list[Array], *operands: Any) -> list[Call]:
-        x, made = operand(operands[0], spec[0])
+        x, made = operand(operands[0], (batch, channels, *dims))
         given = operands[zero] if len(operands) > zero else None
         for sample in range(batch):
             made.append(partial(of_sample, x[sample], given, room))

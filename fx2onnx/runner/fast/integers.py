@@ -194,14 +194,18 @@ def _words(x: Array, zero: Array, flip: Any, top: int, left: int, out: Array) ->
         for i in range(out.shape[1]):
             for j in range(out.shape[2]):
                 out[q, i, j] = around
+        few = min(4, channels - 4 * q)
+        second, third, fourth = i32(255 if few > 1 else 0), i32(255 if few > 2 else 0), i32(255 if few > 3 else 0)
         for i in range(high):
+            a, b = x[4 * q, i], x[4 * q + min(1, few - 1), i]
+            c, d = x[4 * q + min(2, few - 1), i], x[4 * q + min(3, few - 1), i]
+            target = out[q, i + top, left : left + wide]
             for j in range(wide):
-                out[q, i + top, j + left] = i32(0)
-            for k in range(min(4, channels - 4 * q)):
-                by = i32(8 * k)
-                for j in range(wide):
-                    code = (i32(x[4 * q + k, i, j]) + flip) ^ i32(128)
-                    out[q, i + top, j + left] |= code << by
+                low = ((i32(a[j]) + flip) ^ i32(128)) | ((((i32(b[j]) + flip) ^ i32(128)) & second) << i32(8))
+                upper = (((i32(c[j]) + flip) ^ i32(128)) & third) | (
+                    (((i32(d[j]) + flip) ^ i32(128)) & fourth) << i32(8)
+                )
+                target[j] = low | (upper << i32(16))
 
 
 @compiled
@@ -233,6 +237,17 @@ def _from_chunk(c: Array, start: int, of_row: Array, zeros: Array, out: Array) -
 
 
 @compiled
+def _codes_from_chunk(c: Array, start: int, of_row: Array, zeros: Array, factor: Array, bias: Array, zero: Any, low: Any, high: Any, out: Array) -> None:  # fmt: skip
+    """``_from_chunk``, then ``_requantized_channels``."""
+    outs, count = out.shape[0], min(c.shape[1], out.shape[1] - start)
+    for o in range(outs):
+        add, by, times, total = of_row[o] + bias[o], factor[o], zeros[o], c[outs]
+        line, target = c[o], out[o, start : start + count]
+        for p in range(count):
+            target[p] = into_code(f32(line[p] - times * total[p] + add) * by, zero, low, high)
+
+
+@compiled
 def _requantized_channels(sums: Array, factor: Array, bias: Array, zero: Any, low: Any, high: Any, out: Array) -> None:
     """Shapes: sums, out [channels, positions]."""
     for o in range(out.shape[0]):
@@ -247,6 +262,14 @@ def _row_terms(weight_sums: Array, zeros: Array, inner: Any, zero: Array, flip: 
         out[o] = shift * (inner * zeros[o] - weight_sums[o])
 
 
+Chunk = Callable[[Array, int, Array, Array, Array], Call]
+"""From the sums of words at positions from ``start`` on, what is added to and taken from each row, and the output: the call that makes it."""
+
+
+def _sums_of_chunk(c: Array, start: int, of_row: Array, zeros: Array, y: Array) -> Call:
+    return partial(_from_chunk, c, start, of_row, zeros, y)
+
+
 def _rows_of_words(weights: Array) -> Array:
     """uint8 weights [O, C, kh, kw] as rows of words (C / 4, kh, kw), with a last row of ones."""
     outs, ins, kh, kw = weights.shape
@@ -256,10 +279,12 @@ def _rows_of_words(weights: Array) -> Array:
     return np.ascontiguousarray(full.reshape(outs + 1, -1, 4, kh, kw).transpose(0, 1, 3, 4, 2)).reshape(outs + 1, -1)
 
 
-def _convolution(facts: Facts, place: int, zeros: tuple[int, int], finish: Finish) -> Prepared | None:
-    """A convolution of images with constant weights, its groups one or as many as channels."""
+def _convolution(
+    facts: Facts, place: int, zeros: tuple[int, int], finish: Finish, chunk: Chunk = _sums_of_chunk
+) -> Prepared | None:
+    """A convolution of images or lines with constant weights, its groups one or as many as channels."""
     spec, weights = facts.inputs[0], facts.consts[place]
-    if spec is None or not _is_byte(spec) or weights is None or weights.ndim != 4 or any(facts.channels_last):
+    if spec is None or not _is_byte(spec) or weights is None or weights.ndim not in (3, 4) or any(facts.channels_last):
         return None
     given = [facts.inputs[zero] if len(facts.inputs) > zero else None for zero in zeros]
     w_zero = facts.consts[zeros[1]] if given[1] is not None else np.zeros(1, weights.dtype)
@@ -272,34 +297,34 @@ def _convolution(facts: Facts, place: int, zeros: tuple[int, int], finish: Finis
         return None
     if given[0] is not None and math.prod(given[0][0]) != 1:
         return None
+    window = depthwise.as_image(window)
     if is_depthwise:
         return depthwise.prepare_codes(facts, weights, w_zero, window, zeros[0], finish)
-    return _by_columns(facts, weights, w_zero, window, zeros[0], finish) if dot4.IS_THERE else None
+    return _by_columns(facts, weights, w_zero, window, zeros[0], chunk) if dot4.IS_THERE else None
 
 
 def _by_columns(
-    facts: Facts, weights: Array, w_zero: Array, window: Window, zero: int, finish: Finish
+    facts: Facts, weights: Array, w_zero: Array, window: Window, zero: int, chunk: Chunk
 ) -> Prepared | None:
     spec = facts.inputs[0]
     assert spec is not None
-    batch, ins, high, wide = spec[0]
+    shape = batch, ins, high, wide = spec[0] if len(spec[0]) == 4 else (*spec[0][:2], 1, spec[0][2])
     outs, lift, flip = len(weights), _flip(weights.dtype), i32(_flip(spec[1]))
 
     def arranged() -> tuple[Array, Array, Array]:
-        codes = (weights.astype(np.int16) + lift).astype(np.uint8)
+        codes = (weights.astype(np.int16) + lift).astype(np.uint8).reshape(*weights.shape[:2], *window.kernel)
         shifts = np.broadcast_to(w_zero.astype(np.int32).reshape(-1) + lift, (outs,)).copy()
         return _rows_of_words(codes), codes.sum((1, 2, 3), dtype=np.int32), shifts
 
     rows, totals, shifts = facts.once("rows", (weights, w_zero), arranged)
     inner, quads = i32(math.prod(weights.shape[1:])), rows.shape[1] // 4
     positions, ow = math.prod(window.out), window.out[1]
-    blocks = min(-(-positions // 64), max(1, CHUNK_BYTES // (quads * 256)))
+    blocks = min(-(-positions // 64), max(1, CHUNK_BYTES // (max(quads, outs) * 256)))
     padded = (-(-ins // 4), high + window.before[0] + window.after[0], wide + window.before[1] + window.after[1])
     scratch: tuple[Spec, ...] = (
         (padded, INT32),
         ((blocks, quads, 64), INT32),
         ((outs + 1, blocks * 64), INT32),
-        ((outs, positions), INT32),
         ((outs,), INT32),
     )
     (top, left), geometry, none = (
@@ -309,8 +334,8 @@ def _by_columns(
     )
 
     def calls(out: Outs, room: list[Array], *operands: Any) -> list[Call]:
-        words, columns, c, sums, of_row = room
-        x, made = operand(operands[0], spec[0])
+        words, columns, c, of_row = room
+        x, made = operand(operands[0], shape)
         given = operands[zero] if len(operands) > zero else None
         shift, first = (none, []) if given is None else operand(given, (1,))
         made += [*first, partial(_row_terms, totals, shifts, inner, shift, flip, of_row)]
@@ -321,8 +346,7 @@ def _by_columns(
                 stop = min(start + blocks * 64, positions)
                 made.append(partial(_columns, words, start, stop, ow, geometry, columns))
                 made.append(partial(dot4.products, rows, packed, c))
-                made.append(partial(_from_chunk, c, start, of_row, shifts, sums))
-            made.append(finish(sums, out[0][sample].reshape(outs, positions), made, operands))
+                made.append(chunk(c, start, of_row, shifts, out[0][sample].reshape(outs, positions)))
         return made
 
     return Prepared(Calls(calls), scratch, inplace=())
@@ -346,4 +370,7 @@ def prepare_QLinearConv(facts: Facts) -> Prepared | None:
     def finish(sums: Array, y: Array, made: list[Call], given: Sequence[Any]) -> Call:
         return partial(_requantized_channels, sums, factor, added, shift, low, high, y)
 
-    return _convolution(facts, 3, (2, 5), finish)
+    def chunk(c: Array, start: int, of_row: Array, zeros: Array, y: Array) -> Call:
+        return partial(_codes_from_chunk, c, start, of_row, zeros, factor, added, shift, low, high, y)
+
+    return _convolution(facts, 3, (2, 5), finish, chunk)

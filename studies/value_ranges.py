@@ -20,8 +20,9 @@ from torch.utils import _pytree as pytree
 
 from benchmarks.machine import describe
 from fx2onnx.proof.opened import OpenedFile
-from fx2onnx.proof.ranges import Walk
+from fx2onnx.proof.ranges import start
 from fx2onnx.proof.spans import sum_share, unit_of
+from fx2onnx.proof.walk import Walk
 
 PAGE = Path("docs/measured/value_ranges.md")
 CNNS = (
@@ -63,9 +64,9 @@ def measure(spec: str, folder: Path) -> dict[str, Any]:
     fx2onnx.export(
         source.module, source.args, path, kwargs=source.kwargs, dynamic_shapes=source.dynamic_shapes, verify=False
     )
-    start = time.perf_counter()
+    began = time.perf_counter()
     with np.errstate(all="ignore"):
-        walk = Walk(OpenedFile(path), ranges_of(path), {})
+        walk = start(OpenedFile(path), ranges_of(path), {})
         found = walk.run()
         bounds = bounds_of(walk)
     most = MOST[SPECS[spec] == "CNN"]
@@ -80,7 +81,7 @@ def measure(spec: str, folder: Path) -> dict[str, Any]:
         "passed_at": next((name for name, measured, bound, least in bounds if bound > most * max(measured, least)), ""),
         "unknown": sorted(set(found.unknown.values())),
         "least": at_one_input(source),
-        "s": time.perf_counter() - start,
+        "s": time.perf_counter() - began,
     }
 
 

@@ -14,7 +14,7 @@ from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import ExportOptions
 
 if TYPE_CHECKING:
-    from fx2onnx.proof.ranges import ValueRanges
+    from fx2onnx.proof.findings import ValueRanges
     from fx2onnx.targets.form import Target
     from fx2onnx.targets.lint import Finding
 
@@ -130,4 +130,7 @@ def _show_ranges(found: ValueRanges) -> None:
     for text in halves[:MOST_PLACES]:
         line("", "   " + text)
     for name, op_type in list(found.unknown.items())[:MOST_PLACES]:
-        line("unknown", f"{name}: {op_type} has no rule, and nothing is known behind it")
+        told = op_type if ": " in op_type else f"{op_type} has no rule, and nothing is known behind it"
+        line("unknown", f"{name}: {told}")
+    if len(found.unknown) > MOST_PLACES:
+        line("", f"   and {len(found.unknown) - MOST_PLACES} more nodes: --json lists them")

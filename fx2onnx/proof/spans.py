@@ -48,8 +48,15 @@ class Interval:
     @property
     def lowest(self) -> Array:
         """A number that no float is below."""
-        found = self.low - self.error
+        found = np.where(np.isinf(self.error), -np.inf, self.low - self.error)
         return np.asarray(found if self.least is None else np.maximum(found, self.least))
+
+    def reshape(self, *shape: Any) -> Interval:
+        """The span with its elements in another shape."""
+        value = None if self.value is None else self.value.reshape(*shape)
+        least = None if self.least is None else self.least.reshape(*shape)
+        low, high, error = (each.reshape(*shape) for each in (self.low, self.high, self.error))
+        return Interval(low, high, error, value, least)
 
     def above(self, *parts: Array, share: float = 0.0) -> Interval:
         """The span where all of ``parts`` are at least 0, which sums and products of positive numbers keep: the first is the least."""
@@ -128,6 +135,10 @@ class Call:
         return sum_share(count, self.unit) * size + count * float(ml_dtypes.finfo(self.dtype).smallest_normal)
 
 
+class Unbounded(LookupError):
+    """The reason why an operator that has a rule has no bound here."""
+
+
 Rule: TypeAlias = Callable[[Call], "Interval | list[Interval]"]
 RULES: dict[str, Rule] = {}
 
@@ -138,6 +149,14 @@ def unit_of(dtype: np.dtype[Any]) -> float:
         return float(ml_dtypes.finfo(dtype).eps) / 2
     except ValueError:
         return 0.0
+
+
+def limits_of(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The smallest and the largest number of a dtype."""
+    if dtype == np.bool_:
+        return 0.0, 1.0
+    limits: Callable[[Any], Any] = ml_dtypes.finfo if unit_of(dtype) else ml_dtypes.iinfo
+    return float(limits(dtype).min), float(limits(dtype).max)
 
 
 def sum_share(count: float, unit: float) -> float:
@@ -153,90 +172,6 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-_DATA: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(
-        (
-            *(
-                "Reshape",
-                "Flatten",
-                "Squeeze",
-                "Unsqueeze",
-                "Transpose",
-                "Slice",
-                "Split",
-                "Expand",
-                "Tile",
-                "Identity",
-            ),
-            *("DepthToSpace", "SpaceToDepth", "Trilu", "ReverseSequence", "Compress", "GatherElements", "GatherND"),
-        ),
-        (0,),
-    ),
-    "Pad": (0, 2),
-    "ScatterND": (0, 2),
-    "ScatterElements": (0, 2),
-    "Concat": (),
-}
-"""Operators whose outputs hold elements of these operands; of none: of all."""
-_INDEXED = frozenset(["GatherElements", "GatherND", "ScatterElements", "ScatterND"])
-
-
-def _moved(call: Call) -> list[Interval]:
-    """Each output element is one of an operand's."""
-    if call.attrs.get("reduction", "none") not in ("none", b"none"):
-        raise LookupError(call.op_type)
-    if call.op_type in _INDEXED and call.span(1).value is None:
-        return [_anywhere(call)]
-    data = _DATA[call.op_type] or range(len(call.args))
-    rest = [None if not call.has(index) or index in data else call.constant(index) for index in range(len(call.args))]
-
-    def run(pick: Callable[[Interval], Array]) -> list[Array]:
-        taken = [pick(call.span(i)) if i in data and call.has(i) else rest[i] for i in range(len(call.args))]
-        return call.run(*taken, outputs=call.outputs)
-
-    parts = zip(*map(run, (lambda s: s.low, lambda s: s.high, lambda s: s.error, lambda s: s.lowest)), strict=True)
-    return [Interval(low, high, error, None, least) for low, high, error, least in parts]
-
-
-def _anywhere(call: Call) -> Interval:
-    """Elements from, or written to, places that inputs choose: between the bounds of all of them."""
-    data = call.span(0)
-    if call.op_type.startswith("Gather"):
-        shape = call.run(data.low, np.zeros(call.span(1).low.shape, np.int64))[0].shape
-        ends = data.low.min(initial=np.inf), data.high.max(initial=-np.inf), data.error.max(initial=0)
-        return Interval(*(np.full(shape, end) for end in ends))
-    new = call.span(2)
-    low, high = np.minimum(data.low, new.low.min(initial=np.inf)), np.maximum(data.high, new.high.max(initial=-np.inf))
-    return Interval(low, high, np.maximum(data.error, new.error.max(initial=0)))
-
-
-RULES.update(dict.fromkeys(_DATA, _moved))
-
-
-@rule("Dropout")
-def _dropout(call: Call) -> list[Interval]:
-    if call.has(2) and call.constant(2).any():
-        raise LookupError("Dropout")
-    return [call.span(0)]
-
-
-@rule("Gather")
-def _gather(call: Call) -> Interval:
-    """Rows at places that are between two bounds have the bounds of all rows between them."""
-    data, places = call.span(0), call.span(1)
-    axis = int(call.attrs.get("axis", 0)) % data.low.ndim
-    rows = data.low.shape[axis]
-    if places.value is not None:
-        return Interval(*(call.run(each, places.value)[0] for each in (data.low, data.high, data.error)))
-    first, last = np.clip(places.low.min(), -rows, rows - 1), np.clip(places.high.max(), -rows, rows - 1)
-    part = slice(None) if first < 0 <= last else slice(int(first) % rows, int(last) % rows + 1)
-    index = (*(slice(None),) * axis, part)
-    shape = (*data.low.shape[:axis], *places.low.shape, *data.low.shape[axis + 1 :])
-    ones = (*data.low.shape[:axis], *(1,) * places.low.ndim, *data.low.shape[axis + 1 :])
-    found = [data.low[index].min(axis), data.high[index].max(axis), data.error[index].max(axis)]
-    return Interval(*(np.broadcast_to(each.reshape(ones), shape) for each in found))
-
-
 @rule("Where")
 def _where(call: Call) -> Interval:
     condition, one, other = call.span(0), call.span(1), call.span(2)
@@ -247,6 +182,7 @@ def _where(call: Call) -> Interval:
     flipped = np.maximum(np.abs(one.high - other.low), np.abs(other.high - one.low)) + np.maximum(
         one.error, other.error
     )
+    flipped = np.where(np.isnan(flipped), np.inf, flipped)
     return Interval(low, high, np.where(condition.error > 0, flipped, error))
 
 

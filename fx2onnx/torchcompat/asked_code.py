@@ -74,11 +74,25 @@ def shown_at() -> SourceLocation | None:
     frame, is_logged = user_frame(), False
     while frame is not None:
         code = frame.f_code
-        is_logged = is_logged or code.co_filename.startswith(_LOGGING)
-        if is_user(code) and (not is_logged or is_in(frame, shown(code))):
+        if code.co_filename.startswith(_LOGGING):
+            is_logged = True
+        elif is_user(code) and (not is_logged or is_in(frame, shown(code))):
             return location_at(code, frame.f_lineno) if is_in(frame, shown(code)) else None
         frame = frame.f_back  # from a handler to who logs
     return None
+
+
+def is_shown(warnings: list[str]) -> bool:
+    """Return whether a text of a data-dependent number is only printed, logged or raised; the first time, that it is not in the file
+    becomes one of ``warnings``.
+    """
+    where = shown_at()
+    if where is None:
+        return False
+    text = "forward prints or logs numbers that depend on data; the file does not"
+    if not any(line.startswith(text) for line in warnings):
+        warnings.append(f"{text} ({where})")
+    return True
 
 
 def is_only_shown() -> bool:

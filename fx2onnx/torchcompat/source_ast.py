@@ -193,10 +193,11 @@ def _loops(code: CodeType) -> list[Place]:
     return [*ranges, *(place_of(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
 
 
-_SHOW = frozenset(
-    {"print", "pprint", "write", "warn", "debug", "info", "warning", "error", "critical", "exception", "log"}
-)
+_SHOW = frozenset({"print", "pprint", "warn", "debug", "info", "warning", "critical", "exception"})
 """Functions and methods that take a text and give nothing."""
+_SHOW_ALONE = _SHOW | {"write", "error", "log"}
+"""Functions that show a text where the call is a statement; elsewhere their result may be used."""
+_CHECK = ("_check", "_assert")
 
 
 def name_of(function: ast.expr) -> str:
@@ -205,16 +206,35 @@ def name_of(function: ast.expr) -> str:
 
 @lru_cache(maxsize=256)
 def shown(code: CodeType) -> list[Stretch]:
-    """The statements that print, log or raise, and messages of ``assert``."""
+    """The calls that print or log, the statements that raise, messages of ``assert``, and what is assigned to variables that are
+    read in these alone.
+    """
     found: list[ast.expr | ast.stmt] = []
-    for node in ast.walk(tree_of(code)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            name = name_of(node.value.func)
-            found += [node] if name in _SHOW or name.startswith(("_check", "_assert")) else []
-        elif isinstance(node, ast.Raise):
-            found.append(node)
-        elif isinstance(node, ast.Assert) and node.msg is not None:
-            found.append(node.msg)
+    given: dict[str, list[ast.expr]] = {}
+    nodes = list(ast.walk(tree_of(code)))
+    for node in nodes:
+        match node:
+            case ast.Expr(ast.Call(func)) if name_of(func) in _SHOW_ALONE or name_of(func).startswith(_CHECK):
+                found.append(node)
+            case ast.Call(func) if name_of(func) in _SHOW:
+                found.append(node)
+            case ast.Raise():
+                found.append(node)
+            case ast.Assert(msg=ast.expr() as message):
+                found.append(message)
+            case ast.Assign([ast.Name(name)], value):
+                given.setdefault(name, []).append(value)
+    found = [node for node in found if not any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))]
+    places = [place_of(node) for node in found]
+    inside, outside = set[str](), set[str]()
+    for node in nodes:
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            outside.update(node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            own = map(place_of, given.get(node.id, []))  # text = text + ...
+            is_shown = any(is_within(place_of(node), place) for place in (*places, *own))
+            (inside if is_shown else outside).add(node.id)
+    found += [value for name in inside - outside for value in given.get(name, [])]
     return [(code, place_of(node)) for node in found]
 
 

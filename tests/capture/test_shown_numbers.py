@@ -22,6 +22,35 @@ def prints(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+def show(x: torch.Tensor) -> torch.Tensor:
+    return print(f"{x.mean():.2f}") or x  # type: ignore[func-returns-value]
+
+
+def prints_in_expressions(x: torch.Tensor) -> torch.Tensor:
+    y = (print("max", x.max().item()), x * 2)[1]
+    if x.shape[1] == 3 and print(x.sum().item()) is None:  # type: ignore[func-returns-value]
+        y = show(y)
+    _ = [print(round(value.item(), 2)) for value in x[0]]  # type: ignore[func-returns-value]
+    return y
+
+
+def prints_a_variable(x: torch.Tensor) -> torch.Tensor:
+    text = f"max {x.max().item()}"
+    text = f"{text}, {x.mean().item():.2f}" if x.dim() > 1 else text
+    print(text)
+    return x * 2
+
+
+def prints_arrays(x: torch.Tensor) -> torch.Tensor:
+    print(x.numpy()[0, :2].mean(), x.long().numpy())
+    return x * 2
+
+
+def prints_places(x: torch.Tensor) -> torch.Tensor:
+    print(x.argmax().item())
+    return x * 2
+
+
 def logs(x: torch.Tensor) -> torch.Tensor:
     LOG.warning("%f of %s", x.sum().item(), x)
     logging.getLogger("tests.other").debug(f"{x.max().item()}")
@@ -49,7 +78,12 @@ def asserts(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-@pytest.mark.parametrize(("program", "is_reported"), [(prints, True), (logs, True), (raises, False), (asserts, False)])
+REPORTED = [prints, prints_in_expressions, prints_a_variable, prints_arrays, prints_places, logs]
+
+
+@pytest.mark.parametrize(
+    ("program", "is_reported"), [*((each, True) for each in REPORTED), (raises, False), (asserts, False)]
+)
 def test_what_is_only_shown_is_left_out(program: Callable[..., Any], is_reported: bool) -> None:
     result = check(program, (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
     said = [line for line in result.report.warnings if "prints or logs" in line]
@@ -67,9 +101,21 @@ def keeps(x: torch.Tensor) -> torch.Tensor:
     return x * len(text)
 
 
-def test_text_that_is_kept_is_refused() -> None:
+def prints_and_keeps(x: torch.Tensor) -> torch.Tensor:
+    print(text := f"{x.max().item()}")
+    return x * len(text)
+
+
+def keeps_what_it_prints(x: torch.Tensor) -> torch.Tensor:
+    text = f"{x.max().item()}"
+    print(text)
+    return x * len(text)
+
+
+@pytest.mark.parametrize("program", [keeps, prints_and_keeps, keeps_what_it_prints])
+def test_text_that_is_kept_is_refused(program: Callable[..., Any]) -> None:
     with pytest.raises(fx2onnx.UserError, match="E104"):
-        fx2onnx.export(keeps, (X,))
+        fx2onnx.export(program, (X,))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def _rounded_by(op: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., int
     @answers_for_caller
     def rounded(self: DataNumber, digits: object = None) -> int | float:
         if digits is not None:
-            self.refuse()
+            return self._shown_as(math.nan)
         self.unknown.expect(self.tensor.isfinite(), "a number that Python rounds is finite", ValueError)
         return op(self.tensor).clamp(-LARGEST, LARGEST).to(torch.int64).item()
 

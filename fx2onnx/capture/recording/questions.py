@@ -8,6 +8,7 @@ memory (address, base, version), on autograd (``requires_grad``, ``grad_fn``), o
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
@@ -28,7 +29,7 @@ from fx2onnx.capture.shapes.shape_env import NOT_NUMPY
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.asked_code import calls_numpy, formats_message, shown_at
+from fx2onnx.torchcompat.asked_code import calls_numpy, formats_message, is_shown
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU
 from fx2onnx.torchcompat.frames import user_location
@@ -294,25 +295,16 @@ class _Unknown:
         self.tracer.sizes.assume(Relation("eq", (number, 1)), user_location(), text, error)
 
     def is_shown(self) -> bool:
-        return formats_message() or _is_shown(self.tracer)
-
-
-def _is_shown(tracer: Tracer) -> bool:
-    """Return whether a text is asked for that is only printed, logged or raised; the first time, that it is not in the file is a
-    warning.
-    """
-    where = shown_at()
-    if where is None:
-        return False
-    text = "forward prints or logs numbers that depend on data; the file does not"
-    if not any(line.startswith(text) for line in tracer.warnings):
-        tracer.warnings.append(f"{text} ({where})")
-    return True
+        return formats_message() or is_shown(self.tracer.warnings)
 
 
 @_answers(_OF_NUMBERS, "numpy")
 def _numpy(questions: Questions, own: Own, tensor: torch.Tensor, *, force: bool = False) -> object:
-    """Read-only: nothing shows what is written to it."""
+    """Read-only: nothing shows what is written to it. One that is only printed is NaN or 0 at the example's sizes."""
+    if questions.value_of(tensor) is None and is_shown(questions.tracer.warnings):
+        shape = [int(questions.tracer.sizes.hint(unwrap(size))) for size in tensor.shape]
+        with no_dispatch():
+            return torch.full(shape, math.nan if tensor.is_floating_point() else 0, dtype=tensor.dtype).numpy()
     try:
         value = questions.numbers_of(tensor, "a NumPy array of it is made")
     except UserError as error:
@@ -329,7 +321,7 @@ def _repr(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object
     """The message of a check, which eager PyTorch makes and drops, needs no numbers."""
     if formats_message() and questions.value_of(tensor) is None:
         return f"a tensor of {tensor.dtype}"
-    if questions.value_of(tensor) is None and _is_shown(questions.tracer):
+    if questions.value_of(tensor) is None and is_shown(questions.tracer.warnings):
         return f"tensor({UNKNOWN}, dtype={tensor.dtype})"
     value = questions.numbers_of(tensor, "it is printed")
     with no_dispatch():

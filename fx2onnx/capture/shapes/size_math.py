@@ -14,7 +14,7 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.sizes.bounds import NONE, certain
 from fx2onnx.sizes.expr import APPROXIMATE, Dim, Scalar, apply, innermost_first, is_real_number
 from fx2onnx.sizes.rules import is_small_fraction
-from fx2onnx.torchcompat.asked_code import is_only_shown
+from fx2onnx.torchcompat.asked_code import is_only_shown, is_shown
 from fx2onnx.torchcompat.frames import asked_by_user, user_location
 
 Number: TypeAlias = Any
@@ -329,6 +329,8 @@ def text_of(env: Any, value: Dim) -> str:
     """The text that Python shows of a size in a run with ``env``, a ``ShapeEnv``. It is noted where it is not only shown."""
     if asked_by_user() and not is_only_shown():
         env.texts = {**env.texts, user_location(): None}
+    elif (tracer := env.tracer()) is not None and value.symbols() & env.unbacked:
+        is_shown(tracer.warnings)
     has_number = env.has_texts_of_sample and value.symbols() <= env.hints.keys()
     numbers = {**env.hints, **dict.fromkeys(env.unbacked, 1)} if has_number else {}  # texts of data may be equal
     return str(value.evaluate(numbers) if has_number else value)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fx2onnx import runner, sources
     from fx2onnx.api import export, export_folder, export_training
     from fx2onnx.aten_map.table.registry import translates
+    from fx2onnx.cli.agreement import TokenVerdict, verify_generation
     from fx2onnx.diff.compare import Difference, diff
     from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportedFolder, ExportResult, TrainingFolder
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Certificate", "Difference", "ExportResult", "ExportWarning", "ExportedFolder", "Finding", "FirstWrong",
     "Fx2OnnxError", "InternalError", "LoadedModel", "LoadedPipeline", "OptimizeResult", "Precision", "Profile",
-    "Quantize", "Report", "Training", "TrainingFolder", "UpdateRule", "UserError", "ValueRanges", "Verdict",
+    "Quantize", "Report", "TokenVerdict", "Training", "TrainingFolder", "UpdateRule", "UserError", "ValueRanges", "Verdict",
     "VerificationError", "__version__", "attest", "certify", "diff", "export", "export_folder", "export_training",
     "inspect", "lint", "load", "locate", "optimize", "profile", "quantize", "runner", "sources", "testcase",
-    "translates", "value_ranges", "verify", "verify_training",
+    "translates", "value_ranges", "verify", "verify_generation", "verify_training",
 ]  # fmt: skip
 
 

@@ -35,10 +35,10 @@ from tools import python_page
 
 PUBLIC = {
     "Difference", "ExportResult", "ExportWarning", "ExportedFolder", "Finding", "FirstWrong", "Fx2OnnxError", "InternalError",
-    "LoadedModel", "LoadedPipeline", "OptimizeResult", "Precision", "Profile", "Quantize", "Report", "Training", "TrainingFolder", "UpdateRule",
+    "LoadedModel", "LoadedPipeline", "OptimizeResult", "Precision", "Profile", "Quantize", "Report", "TokenVerdict", "Training", "TrainingFolder", "UpdateRule",
     "UserError", "Verdict", "VerificationError", "__version__", "Certificate", "attest", "certify", "diff", "export", "export_folder", "export_training", "inspect",
     "lint", "load", "locate", "optimize", "profile", "quantize", "runner", "sources", "testcase", "translates", "verify",
-    "verify_training", "ValueRanges", "value_ranges",
+    "verify_generation", "verify_training", "ValueRanges", "value_ranges",
 }  # fmt: skip
 COMMANDS = {"export", "verify", "locate", "diff", "lint", "inspect", "optimize", "quantize", "testcase", "profile"} | {
     "attest",
@@ -217,7 +217,15 @@ def _signature(found: Any) -> str:
 def test_signatures_of_public_functions() -> None:
     found = {}
     pinned = {name.partition(".")[0] for name in SIGNATURES}
-    for name in PUBLIC - {"__version__", "runner", "sources", "verify", "locate", "verify_training"}:
+    for name in PUBLIC - {
+        "__version__",
+        "runner",
+        "sources",
+        "verify",
+        "locate",
+        "verify_generation",
+        "verify_training",
+    }:
         thing = getattr(fx2onnx, name)
         if not inspect.isclass(thing) or issubclass(thing, fx2onnx.Fx2OnnxError):
             found[name] = _signature(thing)

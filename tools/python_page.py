@@ -34,7 +34,8 @@ class Page(NamedTuple):
 
 PAGES = {
     "export": Page("Export", ("export", "translates"), ("ExportResult", "Report")),
-    "folders": Page("Folders that generate", ("export_folder", "load"), ("ExportedFolder", "LoadedModel", "LoadedPipeline")),
+    "folders": Page("Folders that generate", ("export_folder", "load", "verify_generation"),
+                    ("ExportedFolder", "LoadedModel", "LoadedPipeline", "TokenVerdict")),
     "training": Page("Train", ("export_training", "verify_training"), ("Training", "UpdateRule", "TrainingFolder")),
     "check": Page("Check", ("verify", "locate", "certify", "lint", "value_ranges", "diff"),
                   ("Verdict", "Certificate", "FirstWrong", "Finding", "ValueRanges", "Difference")),

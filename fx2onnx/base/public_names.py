@@ -25,6 +25,7 @@ PLACES = {
     "Quantize": "fx2onnx.quantize.options",
     "Report": "fx2onnx.exporting.report",
     "Training": "fx2onnx.training.options",
+    "TokenVerdict": "fx2onnx.cli.agreement",
     "TrainingFolder": "fx2onnx.exporting.result",
     "UpdateRule": "fx2onnx.training.optimizers",
     "Verdict": "fx2onnx.judge.verdict",
@@ -47,6 +48,7 @@ PLACES = {
     "translates": "fx2onnx.aten_map",
     "value_ranges": "fx2onnx.proof.ranges",
     "verify": "fx2onnx.verify.compare",
+    "verify_generation": "fx2onnx.cli.agreement",
     "verify_training": "fx2onnx.verify.training",
 }
 """The module of each name, and the name there where it is another."""

@@ -1,10 +1,13 @@
-"""The tokens of an exported folder beside those of the model that it was made from: ``fx2onnx generate --verify``."""
+"""The tokens of an exported folder beside those of the model that it was made from: ``fx2onnx.verify_generation`` and
+``fx2onnx generate --verify``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +15,9 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
+from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.escape import Shown
+from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.decoding.cache.cells import LARGEST_ERROR
 from fx2onnx.decoding.reference_generate import reference_model, scores_of, tokens_of
 from fx2onnx.generation.prompt import prompt_length
@@ -62,24 +68,111 @@ class Agreement:
         return f"{self.equal} of {self.count} tokens ({self.share:.1%}) are those of {self.source}, each after its own text"
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The tokens that a folder has to generate. ``agreement``: of a folder that rounds, with the source as it is."""
+@public_methods
+@dataclass(repr=False)
+class TokenVerdict(Shown):
+    """The tokens of an exported folder beside those of its source, as ``fx2onnx.verify_generation`` returns them.
 
+    ``tokens`` and ``expected`` are integer arrays [batch, length] with the prompt, of which the first ``start`` are given. ``agreement``
+    counts equal tokens where the folder rounds weights or its cache, and is None elsewhere.
+    """
+
+    MOST_SHOWN = 300
+    source: str
     tokens: NDArray[np.int64]
+    expected: NDArray[np.int64]
+    start: int
     agreement: Agreement | None = None
     is_exact: bool = True
     """False where the folder rounds what no model of the source rounds alike, so that no token has to be equal."""
 
-    def is_met_by(self, tokens: Any) -> bool | None:
-        """Return whether the tokens are equal; None where they need not be, and no score says that one is wrong."""
+    @property
+    def is_equal(self) -> bool | None:
+        """True if the tokens are equal, None where they need not be and no score says that one is wrong."""
         if not self.is_exact:
             return False if self.agreement is not None and self.agreement.is_beyond_rounding else None
-        return self.tokens.shape == tokens.shape and bool((self.tokens == tokens).all())
+        return self.expected.shape == self.tokens.shape and bool((self.expected == self.tokens).all())
+
+    @property
+    def ok(self) -> bool:
+        """False if a token is wrong."""
+        return self.is_equal is not False
+
+    def raise_if_failed(self) -> None:
+        """Raise VerificationError E501 if a token is wrong."""
+        if not self.ok:
+            raise self._difference() if self.is_exact else self._beyond_rounding()
+
+    def _shown(self) -> dict[str, Any]:
+        rows, new = len(self.tokens), self.tokens.shape[-1] - self.start
+        return {"source": self.source, "ok": self.ok, "tokens": f"{rows} x {new}", "agreement": self.agreement}
+
+    def _beyond_rounding(self) -> VerificationError:
+        gap = 0.0 if self.agreement is None else self.agreement.gap or 0.0
+        return VerificationError(
+            "E501",
+            "a token differs from model.generate by more than rounding explains",
+            why=f"the source scores it {gap:.0%} of its largest score below its own token",
+            next="fx2onnx export-folder says how far logits move as it writes: export the folder again",
+        )
+
+    def _difference(self) -> VerificationError:
+        width = min(self.tokens.shape[1], self.expected.shape[1])
+        differs = (self.tokens[:, :width] != self.expected[:, :width]).any(axis=0)
+        at = int(differs.argmax()) if differs.any() else width
+        row = int((self.tokens[:, at] != self.expected[:, at]).argmax()) if at < width else 0
+        got, want = ((int(a[row, at]) if at < a.shape[1] else "the end") for a in (self.tokens, self.expected))
+        return VerificationError(
+            "E501",
+            f"token {at - self.start + 1} of row {row} differs from model.generate",
+            why=f"got {got}, expected {want}",
+            next=(
+                "two tokens may score nearly the same: try another prompt, or the engine runner",
+                "fx2onnx export-folder verifies each graph as it is written: export the folder again",
+            ),
+        )
 
 
-def expected_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: int) -> Expected:
-    """The tokens of ``spec`` for ``inputs``: with weights rounded as the folder has them, where it rounds some."""
+@public
+def verify_generation(
+    folder: Any, source: str, *, max_new_tokens: int = 20, engine: str | None = None, **inputs: Any
+) -> TokenVerdict:
+    """Compare the tokens that an exported folder generates with those of ``model.generate(do_sample=False)`` in PyTorch.
+
+    folder: a folder that ``export_folder`` wrote, or what ``fx2onnx.load`` gives.
+    source: the checkpoint that it was made from, such as ``"hf:./my-llama"``.
+    max_new_tokens: the number of tokens to generate.
+    engine: ``"onnxruntime"`` or ``"runner"``; default: the one that is installed.
+    inputs: the prompt by name, such as ``input_ids`` and ``attention_mask``: arrays or tensors of integers.
+
+    A folder with low-bit weights is compared with the source's weights rounded alike, where that is possible. Else
+    ``TokenVerdict.agreement`` says how many tokens are equal.
+    Raises:   UserError E302 where the folder holds no model, E601 where the source cannot be built.
+    """
+    from fx2onnx.generation import load
+
+    model = load(folder, engine) if isinstance(folder, str | PathLike) else folder
+    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    tokens = model.generate(**arrays, max_new_tokens=max_new_tokens)
+    return verdict_of(source, model, arrays, tokens, max_new_tokens)
+
+
+def verdict_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], tokens: Any, new: int) -> TokenVerdict:
+    """The verdict on ``tokens`` that the folder generated. The tokens of ``spec`` are made with weights rounded as the folder has
+    them, where it rounds some.
+    """
+    expected, agreement, is_exact = _expected(spec, model, inputs, new)
+    found = np.asarray(tokens)
+    if model.delays:  # a row for each codebook, of which given tokens are cut off at both ends
+        found, expected = (each.reshape(-1, each.shape[-1]) for each in (found, expected))
+    start = 0 if model.delays else prompt_length(model, dict(inputs))
+    return TokenVerdict(spec, found, expected, start, agreement, is_exact)
+
+
+def _expected(
+    spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: int
+) -> tuple[NDArray[np.int64], Agreement | None, bool]:
+    """The tokens of ``spec``, the agreement of a folder that rounds with it, and whether the tokens have to be equal."""
     reference: Any = reference_model(spec, model.manifest.task, model.manifest.seed)
     own = tokens_of(reference, inputs, new)
     graphs = [onnx.load(model.folder / form.file, load_external_data=False) for form in model.manifest.graphs]
@@ -88,11 +181,11 @@ def expected_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: i
     rounds_more = rounds_cache or any(PRECISION in each for each in stated)
     has_low_bits = any(QUANTIZED in each for each in stated)
     if not rounds_more and not has_low_bits:
-        return Expected(own)
+        return own, None, True
     scores = None if has_low_bits else scores_of(reference, inputs, new)
     agreement = _agreement(spec, model, inputs, own, reference, scores)
     if rounds_more or any(in_float32(graph, str) is not None for graph in graphs):
-        return Expected(own, agreement, is_exact=False)
+        return own, agreement, False
     held, seen, verdict = torch.nn.Module(), dict[str, Stated](), Verdict()
     held.model = reference  # under the name that it has in the modules that folders are made of
     try:
@@ -100,16 +193,16 @@ def expected_of(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: i
             for graph, each in zip(graphs, stated, strict=True):
                 said = read(each.get(QUANTIZED, ""))
                 if any(said[name] != seen[name] for name in said.keys() & seen.keys()):
-                    return Expected(own, agreement, is_exact=False)
+                    return own, agreement, False
                 more = said.keys() - seen.keys()
                 seen |= said
                 if more:  # what another graph rounds as well is rounded once
                     stack.enter_context(as_quantized(verdict, graph, str(model.folder), held, ((), None), only=more))
             if verdict.rows:
-                return Expected(own, agreement, is_exact=False)
-            return Expected(tokens_of(reference, inputs, new), agreement)
+                return own, agreement, False
+            return tokens_of(reference, inputs, new), agreement, True
     except NothingToCompare:
-        return Expected(own, agreement, is_exact=False)
+        return own, agreement, False
 
 
 def _agreement(

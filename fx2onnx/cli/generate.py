@@ -6,14 +6,13 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qsl
 
 import typer
 
-from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import plain
 from fx2onnx.base.options import CHECKS, INPUTS
 from fx2onnx.cli import options
@@ -23,7 +22,7 @@ from fx2onnx.generation.settings import GenerateSettings
 from fx2onnx.manifest.form import Manifest
 
 if TYPE_CHECKING:
-    from fx2onnx.cli.agreement import Expected
+    from fx2onnx.cli.agreement import TokenVerdict
     from fx2onnx.generation import LoadedModel
 
 
@@ -148,12 +147,13 @@ def generate_command(
         _check_adapter(spec, settings)
         _check_range(model, rows)
         tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=length, **settings))
-        expected = None
+        verdict = None
         if spec:
-            from fx2onnx.cli.agreement import expected_of
+            from fx2onnx.cli.agreement import verdict_of
 
-            expected = stages.call(f"generate with {spec}", lambda: expected_of(spec, model, inputs, length or 20))
-    _write(model, inputs, tokens, expected, is_text=bool(prompt), json_output=json_output)
+            made = tokens
+            verdict = stages.call(f"generate with {spec}", lambda: verdict_of(spec, model, inputs, made, length or 20))
+    _write(model, inputs, tokens, verdict, is_text=bool(prompt), json_output=json_output)
 
 
 def _checked(
@@ -213,17 +213,21 @@ def _prompts(model: LoadedModel, prompts: list[str], chat: bool) -> dict[str, An
 
 
 def _write(
-    model: LoadedModel, inputs: dict[str, Any], tokens: Any, expected: Any, *, is_text: bool, json_output: bool
+    model: LoadedModel,
+    inputs: dict[str, Any],
+    tokens: Any,
+    verdict: TokenVerdict | None,
+    *,
+    is_text: bool,
+    json_output: bool,
 ) -> None:
     from fx2onnx.generation.generate import tokenizer_of
     from fx2onnx.generation.prompt import prompt_length
 
     start = 0 if model.delays else prompt_length(model, inputs)
-    if model.delays:  # a row for each codebook, of which given tokens are cut off at both ends
-        tokens = tokens.reshape(-1, tokens.shape[-1])
-        expected = expected and replace(expected, tokens=expected.tokens.reshape(-1, expected.tokens.shape[-1]))
-    texts = [tokenizer_of(model).text(row) for row in tokens[:, start:]] if is_text else None
-    _finish(tokens, start, expected, texts, json_output)
+    rows = tokens.reshape(-1, tokens.shape[-1])[:, start:]
+    texts = [tokenizer_of(model).text(row) for row in rows] if is_text else None
+    _finish([[int(token) for token in row] for row in rows], verdict, texts, json_output)
 
 
 def _ids(text: str) -> list[int]:
@@ -284,54 +288,22 @@ def _source(model: LoadedModel, given: str | None, trusts: bool) -> str:
     return (trusted_source if trusts else source_within)(model.folder, model.manifest)
 
 
-def _finish(tokens: Any, start: int, expected: Expected | None, texts: list[str] | None, json_output: bool) -> None:
-    new = [[int(token) for token in row] for row in tokens[:, start:]]
-    same = None if expected is None else expected.is_met_by(tokens)
+def _finish(new: list[list[int]], verdict: TokenVerdict | None, texts: list[str] | None, json_output: bool) -> None:
+    agreement = None if verdict is None else verdict.agreement
     if json_output:
-        agreement = (
-            {} if expected is None or expected.agreement is None else {"agreement": expected.agreement.as_dict()}
-        )
-        print_json(
-            {"ok": same is not False, "tokens": new, "verified": same} | ({"texts": texts} if texts else {}) | agreement
-        )
-    else:
-        for line in texts if texts is not None else [",".join(map(str, row)) for row in new]:
-            typer.echo(line)
-    if expected is None:
-        return
-    if expected.agreement is not None and not json_output:
-        typer.echo(str(expected.agreement), err=True)
-    if same is False:
-        if json_output:
+        told = {"agreement": agreement.as_dict()} if agreement is not None else {}
+        same, ok = (None, True) if verdict is None else (verdict.is_equal, verdict.ok)
+        print_json({"ok": ok, "tokens": new, "verified": same} | ({"texts": texts} if texts else {}) | told)
+        if not ok:
             raise typer.Exit(1)
-        raise _beyond_rounding(expected) if not expected.is_exact else _difference(tokens, expected.tokens, start)
-    if same and not json_output:
-        rounded = "" if expected.agreement is None else " with weights rounded as in the folder"
+        return
+    for line in texts if texts is not None else [",".join(map(str, row)) for row in new]:
+        typer.echo(line)
+    if agreement is not None:
+        typer.echo(str(agreement), err=True)
+    if verdict is None:
+        return
+    verdict.raise_if_failed()
+    if verdict.is_equal:
+        rounded = "" if agreement is None else " with weights rounded as in the folder"
         typer.echo(f"as model.generate{rounded}: {len(new)} x {len(new[0])} tokens are equal", err=True)
-
-
-def _beyond_rounding(expected: Expected) -> VerificationError:
-    gap = 0.0 if expected.agreement is None else expected.agreement.gap or 0.0
-    return VerificationError(
-        "E501",
-        "a token differs from model.generate by more than rounding explains",
-        why=f"the source scores it {gap:.0%} of its largest score below its own token",
-        next="fx2onnx export-folder says how far logits move as it writes: export the folder again",
-    )
-
-
-def _difference(tokens: Any, expected: Any, start: int) -> VerificationError:
-    width = min(tokens.shape[1], expected.shape[1])
-    differs = (tokens[:, :width] != expected[:, :width]).any(axis=0)
-    at = int(differs.argmax()) if differs.any() else width
-    row = int((tokens[:, at] != expected[:, at]).argmax()) if at < width else 0
-    got, want = ((int(a[row, at]) if at < a.shape[1] else "the end") for a in (tokens, expected))
-    return VerificationError(
-        "E501",
-        f"token {at - start + 1} of row {row} differs from model.generate",
-        why=f"got {got}, expected {want}",
-        next=(
-            "two tokens may score nearly the same: try another prompt, or --engine runner",
-            "fx2onnx export-folder verifies each graph as it is written: export the folder again",
-        ),
-    )

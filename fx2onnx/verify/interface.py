@@ -166,8 +166,8 @@ def _baked(text: str) -> tuple[str, ...]:
         return typed_json.built(tuple[str, ...], json.loads(text), BAKED)
 
 
-OF_FOLDER = "fx2onnx generate FOLDER --prompt TEXT --verify --source SOURCE"
-"""The command that compares an exported folder with its source."""
+OF_FOLDER = "fx2onnx generate FOLDER --prompt TEXT --verify --source SOURCE; in Python fx2onnx.verify_generation"
+"""The commands that compare an exported folder with its source."""
 
 
 def assign(arguments: Sequence[str], inputs: Sequence[str], baked: Collection[str]) -> list[str | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fx2onnx
 from tests.cli.support import invoke
 
 
@@ -48,6 +49,28 @@ def exported(checkpoint: Path) -> Path:
         "past_key_values.0.key",
     ]
     return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["onnxruntime", "runner"])
+def test_python_compares_tokens_with_their_source(
+    checkpoint: Path, exported: Path, tmp_path: Path, engine: str
+) -> None:
+    import torch
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    LlamaForCausalLM(AutoConfig.from_pretrained(checkpoint)).save_pretrained(tmp_path / "other")
+    ids = torch.tensor([[5, 6, 7], [9, 3, 4]])
+    verdict = fx2onnx.verify_generation(exported, f"hf:{checkpoint}", engine=engine, max_new_tokens=5, input_ids=ids)
+    assert verdict.ok
+    assert verdict.is_equal
+    assert verdict.tokens.shape == (2, 8)
+    assert "ok True, tokens 2 x 5" in repr(verdict)
+    wrong = fx2onnx.verify_generation(fx2onnx.load(exported, engine), f"hf:{tmp_path / 'other'}", input_ids=ids)
+    assert not wrong.ok
+    with pytest.raises(fx2onnx.VerificationError, match=r"E501.* of row . differs from model.generate"):
+        wrong.raise_if_failed()
 
 
 @pytest.mark.long

@@ -34,7 +34,7 @@ HOUSE_WORDS = {
     r"what is otherwise": "differences",
     r"save (?:for|where|that)|but for|but where": "except",
     r"earlier state": "a date and a commit",
-    r"quantis\w*|optimis\w*|initialis\w*|serialis\w*": "American spelling, as in the names of the code",
+    r"(?:quantis|optimis|initialis|serialis|normalis|generalis|specialis|summaris)\w*": "American spelling, as in the names of the code",
 }
 """Words of this project alone, and what to write instead."""
 SAYS = {"UserError", "InternalError", "VerificationError", "ExportWarning", "fail", "refuse", "warn", "warning"}

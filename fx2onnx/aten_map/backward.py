@@ -200,7 +200,7 @@ def _weight_norm_interface_backward(
     total = op.ReduceSum(terms, axes=axes, keepdims=1) if axes else terms
     if product(op.dims(saved_g)) != product(op.dims(total)):
         raise UserError(
-            "E203", "the gradient of weight normalisation with a gain of another number of elements than the norms"
+            "E203", "the gradient of weight normalization with a gain of another number of elements than the norms"
         )
     norms, gain = (op.reshape(op.cast(value, dtype), op.dims(total)) for value in (saved_norms, saved_g))
     of_size = op.Div(total, norms)

@@ -35,7 +35,7 @@ def channel_vector(op: Emit, given: ir.Value | None, number: float, size: DimLik
     if isinstance(gap, int) and gap:
         raise UserError(
             "E203",
-            f"batch normalisation of {size} channels with a parameter of sizes {list(op.dims(given))}",  # type: ignore[arg-type]
+            f"batch normalization of {size} channels with a parameter of sizes {list(op.dims(given))}",  # type: ignore[arg-type]
             why="each parameter is one number a channel",
             next="give it the shape [channels]",
         )

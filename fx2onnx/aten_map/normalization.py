@@ -243,7 +243,7 @@ def _weight_norm(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> Any:
         if count != wanted:
             raise UserError(
                 "E203",
-                f"weight normalisation of {wanted} norms with a gain of {count} elements",
+                f"weight normalization of {wanted} norms with a gain of {count} elements",
                 why="PyTorch's kernel reads one element a norm from memory, which ends before or goes on behind them",
                 next="give the gain the shape of the norms",
             )

@@ -73,7 +73,7 @@ DYNAMO = (
     Probe("torch.onnx._internal.exporter._onnx_program", "ONNXProgram.save", "save"),
     Probe("onnx_ir.external_data", "unload_from_model", "write weights"),
     Probe("onnx_ir.external_data", "convert_tensors_to_external", "write weights"),
-    Probe("onnx_ir.serde", "serialize_model", "serialise"),
+    Probe("onnx_ir.serde", "serialize_model", "serialize"),
     Probe("onnx", "save", "write model"),
 )
 TORCHSCRIPT = (
@@ -83,7 +83,7 @@ TORCHSCRIPT = (
     Probe(_SCRIPT, "_optimize_graph", "optimize graph"),
     Probe(_SCRIPT, "_run_symbolic_function", None, _kind_of_node),
     Probe(_SCRIPT, "_get_named_param_dict", "parameters"),
-    Probe("torch._C", "Graph._export_onnx", "serialise"),
+    Probe("torch._C", "Graph._export_onnx", "serialize"),
     Probe("torch.onnx._internal.torchscript_exporter.onnx_proto_utils", "_add_onnxscript_fn", "add functions"),
     Probe("torch.onnx._internal.torchscript_exporter.onnx_proto_utils", "_export_file", "save"),
 )

@@ -165,7 +165,7 @@ def _write(
             places = write_data(data, tensors, digests)
         data_bytes = os.path.getsize(data)
         files = Staged(files.graph, data, data_name(target, digests.hexdigest()))
-    with record("serialise"), placed(large, files.data_name or "", places):
+    with record("serialize"), placed(large, files.data_name or "", places):
         proto = message_of(model)
         if finish is not None:
             finish(proto)

@@ -142,7 +142,7 @@ def save(
     place = os.path.abspath(home) if home is not None else folder
     for file in files:
         _check_place(file, place, os.path.basename(target))
-    with record("serialise"), io.holding(values, [_relative(tensor, place) for tensor in tensors]):
+    with record("serialize"), io.holding(values, [_relative(tensor, place) for tensor in tensors]):
         content = ir.to_proto(model).SerializeToString(deterministic=True)
     try:
         with record("write model", bytes=len(content)), staged_files(folder, 1) as (stage,):
@@ -201,7 +201,7 @@ def save_together(models: Mapping[str, ir.Model], folder: str | os.PathLike[str]
         data_file, places = _write_weights(first, folder, data_stem)
         for file, model in models.items():
             values = [value for value, _ in keys[file]]
-            with record("serialise"), placed(values, data_file, [places[key] for _, key in keys[file]]):
+            with record("serialize"), placed(values, data_file, [places[key] for _, key in keys[file]]):
                 content = message_of(model).SerializeToString(deterministic=True)
             with record("write model", bytes=len(content)):
                 write_bytes(os.path.join(folder, file), content)

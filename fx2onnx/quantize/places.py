@@ -140,7 +140,7 @@ def _place(
     if row.sizes[-1] >= LEAST_SAMPLES and not lacks_data(source) and _is_transform(source, perm, row):
         return "its rows are waves: a fixed transform, such as that of a spectrum"
     if scaled is not None and not (ways == {"conv"} and scaled.view == sizes):
-        return "a folded normalisation scales its columns"
+        return "a folded normalization scales its columns"
     is_product = _is_product(options, target, ways, sizes, tensor.dtype)
     if ways & TURNS.keys() and not is_product and SCHEMES[options.kind].bits < 8:
         return "onnxruntime's Scan takes no weights of 4 bits apart"

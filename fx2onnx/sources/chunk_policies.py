@@ -66,7 +66,7 @@ def chunk_policy_source(
     rate_hz: float | None = None,
     names: Mapping[str, list[str]] | None = None,
 ) -> Source:
-    """An ACT or diffusion policy of LeRobot with its normaliser before it and the action's scale after it.
+    """An ACT or diffusion policy of LeRobot with its normalizer before it and the action's scale after it.
 
     ``action`` is what the postprocessor gives of ``predict_action_chunk``. A diffusion policy takes the newest ``n_obs_steps``
     observations, and ``noise``, from which its sampler begins: choose the scheduler DDIM, as DDPM draws more noise in each step. The metadata
@@ -112,7 +112,7 @@ def _stated(feature: Feature) -> object:
 
 
 class ChunkedActions(nn.Module):
-    """Normalise, predict a chunk, and bring it into the robot's units.
+    """Normalize, predict a chunk, and bring it into the robot's units.
 
     Source:  NormalizerProcessorStep and UnnormalizerProcessorStep, ACTPolicy and DiffusionPolicy.predict_action_chunk of LeRobot.
     """
@@ -168,14 +168,14 @@ def _scale(config: PolicyConfig, name: str, feature: Feature, statistics: Statis
         return None
     if mode.name not in _RANGES:
         raise UserError(
-            "E601", f"{name} is normalised by {mode.name}", next=f"known are {', '.join(_RANGES)}, IDENTITY"
+            "E601", f"{name} is normalized by {mode.name}", next=f"known are {', '.join(_RANGES)}, IDENTITY"
         )
     low, high = _RANGES[mode.name]
     if missing := [key for key in (low, high) if key not in statistics[name]]:
         raise UserError(
             "E601",
             f"the statistics of {name} have no {' and no '.join(missing)}",
-            why=f"the policy normalises it by {mode.name}",
+            why=f"the policy normalizes it by {mode.name}",
             next="give dataset.meta.stats of the data that the policy was trained on",
         )
     first, second = (torch.as_tensor(statistics[name][key], dtype=torch.float32) for key in (low, high))

@@ -125,7 +125,7 @@ def test_every_stage_of_the_pipeline_is_recorded(exported: fx2onnx.ExportResult)
         "optimize/merge_equal_nodes",
         "optimize/fuse",
         "optimize/remove_dead_nodes",
-        "save/serialise",
+        "save/serialize",
         "save/write model",
         "verify/eager PyTorch",
         "verify/runner",

@@ -341,6 +341,25 @@ def test_verdicts_are_told_in_shares_and_words(browser: Any, tmp_path: Path) -> 
         assert opened.complaints == []
 
 
+@pytest.mark.long
+def test_a_verdict_fits_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    rows = [
+        row(engine="onnxruntime", output="encoder_last_hidden_state", inputs="sizes batch 2, length 15, large", by="x")
+    ]
+    tried = [
+        {"name": rows[0]["inputs"], "sizes": "batch 2, length 15", "values": "large", "engines": "runner, onnxruntime"}
+    ]
+    verdict = {"ok": True, "rows": rows, "notes": [], "baked": [], "incomplete": "", "tried": tried}
+    (tmp_path / "v.html").write_text(verdict_page("m.onnx", "net:make", verdict))
+    opened = Opened(browser, tmp_path / "v.html", {"width": 390, "height": 780})
+    assert opened.too_wide() == []
+    opened.show("more")
+    assert opened.too_wide() == []
+    cells = opened.page.locator("#more td:visible")
+    assert [cells.nth(place).inner_text() for place in range(cells.count())] == [tried[0]["name"], tried[0]["engines"]]
+    assert opened.complaints == []
+
+
 def test_pages_are_one_file_that_loads_nothing(tmp_path: Path) -> None:
     onnx.save(hostile_model(), tmp_path / "m.onnx")
     write_page(tmp_path / "m.onnx", tmp_path / "m.html")

@@ -141,7 +141,7 @@ def test_chunks_in_the_robots_units(make: Any, mode: str, keys: tuple[str, str],
     [
         (nn.Linear(2, 2), {}, "Linear is no policy of LeRobot"),
         (Chunks("MEAN_STD"), {STATE: {"mean": [0.0]}}, "statistics of observation.state have no std"),
-        (Chunks("LOG"), {STATE: {"mean": [0.0]}}, "observation.state is normalised by LOG"),
+        (Chunks("LOG"), {STATE: {"mean": [0.0]}}, "observation.state is normalized by LOG"),
     ],
 )
 def test_what_cannot_be_normalised_is_refused(policy: Any, statistics: Any, message: str) -> None:

@@ -211,6 +211,7 @@ VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
 } };
 
 const fact = (name, value) => typeof value !== 'number' ? shown(value) : name === 'seconds' ? time(value) : name.endsWith('bytes') ? size(value) : String(value);
+const FACTS = { seconds: 'time', strategy: 'capture strategy', strategy_reason: 'why', nodes_captured: 'ATen calls', nodes_onnx: 'ONNX nodes', file_bytes: 'size of the file' };
 const FORMER = ['rung', 'rung_reason']; // names that other facts have had before
 
 VIEWS.verification = { draw() {
@@ -221,6 +222,6 @@ VIEWS.verification = { draw() {
   if (verdict) byId('verdict-table').replaceChildren(verdictTable(verdict.rows));
   const facts = Object.entries(DATA.report).filter(([name, value]) => !isEmpty(value) && !isObject(value) && !FORMER.includes(name) && !(Array.isArray(value) && value.some(isObject)));
   byId('facts').closest('article').hidden = !facts.length;
-  byId('facts').replaceChildren(...facts.flatMap(([name, value]) => [make('dt', {}, name.replaceAll('_', ' ')),
+  byId('facts').replaceChildren(...facts.flatMap(([name, value]) => [make('dt', {}, FACTS[name] || name.replaceAll('_', ' ')),
     make('dd', {}, ...(name.endsWith('names') || !Array.isArray(value) ? [fact(name, value)] : value.map((each) => make('div', {}, shown(each)))))]));
 } };

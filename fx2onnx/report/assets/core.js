@@ -31,9 +31,9 @@ function numbers(all) {
 const change = (found) => found.share === null ? 'new' : found.share === 0 ? '±0%' : `${found.share > 0 ? '+' : ''}${(found.share * 100).toFixed(Math.abs(found.share) < 0.1 ? 1 : 0)}%`;
 
 const PALETTE = ['#4e8ef7', '#f2a33c', '#3fb68b', '#e8637c', '#9a7ff0', '#35b5cf', '#c9a227', '#e07ac3', '#7fa650', '#8d99ae'];
-const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'convert version', 'optimize', 'fit to target', 'serialise', 'save', 'verify', '(between)'];
+const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'convert version', 'optimize', 'fit to target', 'serialize', 'save', 'verify', '(between)'];
 const PHASE_COLOURS = new Map(Object.entries({ import: '#7fa650', registry: '#c9a227', capture: '#4e8ef7', decompose: '#9a7ff0', lower: '#3fb68b', translate: '#2f9a74',
-  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialise: '#e07ac3', save: '#e8637c', verify: '#35b5cf', 'fit to target': '#a3623a', 'add functions': '#b08968', '(between)': '#a9b4c2' }));
+  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialize: '#e07ac3', save: '#e8637c', verify: '#35b5cf', 'fit to target': '#a3623a', 'add functions': '#b08968', '(between)': '#a9b4c2' }));
 const phaseColour = (name) => PHASE_COLOURS.get(name) || PALETTE[[...name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % PALETTE.length];
 
 // The one way into the page: text becomes text nodes, and no string is ever read as HTML.
@@ -122,9 +122,10 @@ const ofAllowed = (share) => share <= 1 ? percent(share) : share < MANY_TIMES ? 
 
 // The comparisons of a verdict, each in words, as a share of what is allowed, and in numbers.
 function verdictTable(rows) {
+  const tone = (row) => row.ok ? 'good' : 'bad';
   const notation = () => numbers(rows.flatMap((row) => [row.max_abs_error, row.allowed]));
   return table([
-    { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'verdict', key: 'verdict', tone: (row) => row.ok ? 'good' : 'bad' }, { title: 'of allowed', key: 'share', format: ofAllowed, number: true, words: true },
+    { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'verdict', key: 'verdict', tone, desk: true }, { title: 'of allowed', key: 'share', format: ofAllowed, number: true, words: true, tone },
     { title: 'inputs', key: 'inputs', wide: true }, { title: 'problem', key: 'problem', wide: true }, { title: 'largest error', key: 'max_abs_error', notation, number: true, desk: true },
     { title: 'allowed', key: 'allowed', notation, number: true, desk: true }, { title: 'largest number', key: 'scale', notation: numbers, number: true, desk: true }, { title: 'rule', key: 'by', desk: true },
   ], rows.map((row) => ({ ...row, verdict: row.ok ? 'agrees' : 'differs', share: shareOf(row) })));

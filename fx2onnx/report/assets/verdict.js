@@ -1,6 +1,7 @@
 'use strict';
 // The page of a verdict: its rows, and whatever else it says, in the form that each value has.
 const MOST_ROWS = 1000;
+const SAID_BY_NAME = ['sizes', 'values']; // of inputs, whose name has both
 const HEADINGS = new Map(Object.entries({ tried: 'Inputs that were compared', ranges: 'Ranges of the inputs', baked: 'Constant inputs', left_out: 'Inputs that were left out' }));
 const heading = (key) => HEADINGS.get(key) || (key.charAt(0).toUpperCase() + key.slice(1)).replaceAll('_', ' ');
 const keysOf = (rows) => [...new Set(rows.flatMap((row) => Object.keys(row)))];
@@ -8,7 +9,7 @@ const keysOf = (rows) => [...new Set(rows.flatMap((row) => Object.keys(row)))];
 // Any value of the JSON: rows as a table, fields and texts as a list, the rest as text.
 function rendered(value) {
   if (Array.isArray(value) && value.every(isObject)) {
-    const columns = keysOf(value).filter((key) => value.some((row) => row[key] !== false)).map((key) => value.some((row) => typeof row[key] === 'number') ? { title: key, key, notation: numbers, number: true } : { title: key.replaceAll('_', ' '), key, wide: true });
+    const columns = keysOf(value).filter((key) => value.some((row) => row[key] !== false)).map((key) => value.some((row) => typeof row[key] === 'number') ? { title: key, key, notation: numbers, number: true } : { title: key.replaceAll('_', ' '), key, wide: true, desk: SAID_BY_NAME.includes(key) });
     return make('div', { class: 'scroll' }, table(columns, value.slice(0, MOST_ROWS)));
   }
   if (isObject(value) && Object.values(value).every(isObject)) {

@@ -151,8 +151,9 @@ def generate_command(
         if spec:
             from fx2onnx.cli.agreement import verdict_of
 
-            made = tokens
-            verdict = stages.call(f"generate with {spec}", lambda: verdict_of(spec, model, inputs, made, length or 20))
+            verdict = stages.call(
+                f"generate with {spec}", lambda: verdict_of(spec, model, inputs, tokens, length or 20)
+            )
     _write(model, inputs, tokens, verdict, is_text=bool(prompt), json_output=json_output)
 
 

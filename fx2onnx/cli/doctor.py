@@ -27,7 +27,7 @@ PURPOSES = {
     "onnxscript": "operators that only torchlib translates",
     "onnxruntime": "a second engine for verify; the default of generate and train",
     "transformers": "hf: sources and export-folder",
-    "torchvision": "torchvision: and timm: sources",
+    "torchvision": "torchvision: sources",
     "timm": "timm: sources",
     "sentence_transformers": "sentence-transformers: sources",
     "diffusers": "diffusers: sources and pipelines of export-folder",

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qsl
@@ -147,14 +148,15 @@ def generate_command(
         _check_adapter(spec, settings)
         _check_range(model, rows)
         tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=length, **settings))
-        verdict = None
-        if spec:
-            from fx2onnx.cli.agreement import verdict_of
-
-            verdict = stages.call(
-                f"generate with {spec}", lambda: verdict_of(spec, model, inputs, tokens, length or 20)
-            )
+        compare = partial(_compared, spec, model, inputs, tokens, length or 20)
+        verdict = stages.call(f"generate with {spec}", compare) if spec else None
     _write(model, inputs, tokens, verdict, is_text=bool(prompt), json_output=json_output)
+
+
+def _compared(*args: Any) -> TokenVerdict:
+    from fx2onnx.cli.agreement import verdict_of
+
+    return verdict_of(*args)
 
 
 def _checked(

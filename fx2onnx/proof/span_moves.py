@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.spans import RULES, Call, Interval, rule
+from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded, rule
 
 _DATA: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
@@ -24,7 +24,16 @@ _DATA: dict[str, tuple[int, ...]] = {
                 "Tile",
                 "Identity",
             ),
-            *("DepthToSpace", "SpaceToDepth", "Trilu", "ReverseSequence", "Compress", "GatherElements", "GatherND"),
+            *(
+                "DepthToSpace",
+                "SpaceToDepth",
+                "CenterCropPad",
+                "Trilu",
+                "ReverseSequence",
+                "Compress",
+                "GatherElements",
+                "GatherND",
+            ),
         ),
         (0,),
     ),
@@ -38,9 +47,9 @@ _INDEXED = frozenset(["GatherElements", "GatherND", "ScatterElements", "ScatterN
 
 
 def _moved(call: Call) -> list[Interval]:
-    """Each output element is one of an operand's."""
+    """Each output element is one of an operand's, or a sum or extreme of some."""
     if call.attrs.get("reduction", "none") not in ("none", b"none"):
-        raise LookupError(call.op_type)
+        return [_reduced(call)]
     if call.op_type in _INDEXED and call.span(1).value is None:
         return [_anywhere(call)]
     data = _DATA[call.op_type] or range(len(call.args))
@@ -52,6 +61,19 @@ def _moved(call: Call) -> list[Interval]:
 
     parts = zip(*map(run, (lambda s: s.low, lambda s: s.high, lambda s: s.error, lambda s: s.lowest)), strict=True)
     return [Interval(low, high, error, None, least) for low, high, error, least in parts]
+
+
+def _reduced(call: Call) -> Interval:
+    """Elements that updates are added to, or that an update may replace, at places that are the same for all inputs."""
+    data, places, new = call.span(0), call.constant(1), call.span(2)
+    reduction = str(call.attrs["reduction"])
+    if reduction == "mul":
+        raise Unbounded("a product of updates")
+    low, high = (call.run(getattr(data, end), places, getattr(new, end))[0] for end in ("low", "high"))
+    if reduction != "add":
+        return Interval(low, high, call.run(data.error, places, new.error, reduction="max")[0])
+    error, size = (call.run(getattr(data, end), places, getattr(new, end))[0] for end in ("error", "reach"))
+    return Interval.between(low, high, error + call.rounded(size, new.low.size + 1))
 
 
 def _anywhere(call: Call) -> Interval:

@@ -58,44 +58,6 @@ def terms_of(call: Call, x: Sequence[int], w: Sequence[int]) -> float:
     return math.prod((*x, *w))
 
 
-@rule("ReduceSum", "ReduceMean", "AveragePool", "GlobalAveragePool", "CumSum")
-def _sum(call: Call) -> Interval:
-    """Sums with weights that are not negative."""
-    x = call.span(0)
-    rest = [call.constant(index) if call.has(index) else None for index in range(1, len(call.args))]
-    low, high, error, size = (call.run(each, *rest)[0] for each in (x.low, x.high, x.error, x.reach))
-    count = max(x.low.shape, default=1) if low.shape == x.low.shape else x.low.size / max(low.size, 1)
-    if call.op_type == "AveragePool":
-        count = math.prod(call.attrs["kernel_shape"])
-    slack = count * 2.0**-52 * size * bool((x.low < 0).any())
-    found = Interval.between(low - slack, high + slack, error + (call.rounded(size, count + 2) if call.unit else 0.0))
-    return found.above(call.run(np.maximum(x.lowest, 0), *rest)[0], x.lowest, share=sum_share(count + 2, call.unit))
-
-
-@rule("ReduceSumSquare", "ReduceL2")
-def _squares(call: Call) -> Interval:
-    x = call.span(0)
-    square = product_of(call, x, x, is_square=True)
-    rest = [call.constant(index) if call.has(index) else None for index in range(1, len(call.args))]
-    parts = (square.low, square.high, square.error, square.reach)
-    low, high, error, size = (call.run(each, *rest, op_type="ReduceSum")[0] for each in parts)
-    count = x.low.size / max(low.size, 1)
-    if call.op_type == "ReduceL2":  # a norm is off by no more than the norm of what its numbers are off
-        low, high = np.sqrt(low), np.sqrt(high)
-        error, size = call.run(x.error, *rest)[0], np.sqrt(size)
-    return Interval.between(low, high, error + call.rounded(size, count + 4)).above(np.zeros(()))
-
-
-@rule("ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool")
-def _most(call: Call) -> Interval:
-    if call.outputs > 1:
-        raise LookupError("indices")
-    x = call.span(0)
-    rest = [call.constant(index) if call.has(index) else None for index in range(1, len(call.args))]
-    error = call.run(x.error, *rest, op_type=call.op_type.replace("Min", "Max"))[0]
-    return Interval(call.run(x.low, *rest)[0], call.run(x.high, *rest)[0], error)
-
-
 @rule("ArgMax", "ArgMin")
 def _place(call: Call) -> Interval:
     x = call.span(0)

@@ -97,6 +97,10 @@ class Call:
     """The dtype of the first output."""
     notes: list[tuple[str, str]] = field(default_factory=list)
     """The faults that some input may cause: a kind and a sentence each."""
+    shape: tuple[int, ...] = ()
+    """The shape of the first output."""
+    operand: np.dtype[Any] | None = None
+    """The dtype of the first operand."""
 
     @property
     def unit(self) -> float:
@@ -223,13 +227,6 @@ def _mul(call: Call) -> Interval:
     return product_of(call, call.span(0), call.span(1), is_square=call.args[0] is call.args[1])
 
 
-@rule("Div")
-def _div(call: Call) -> Interval:
-    if not call.unit:
-        raise LookupError("Div")
-    return product_of(call, call.span(0), inverse_of(call, call.span(1)))
-
-
 @rule("Reciprocal")
 def _reciprocal(call: Call) -> Interval:
     return inverse_of(call, call.span(0))
@@ -259,13 +256,12 @@ def _slope_log(low: Array, high: Array) -> Array:
 
 _RISING: dict[str, Callable[[Array, Array], Any]] = {
     **dict.fromkeys(("Relu", "Tanh", "Softplus", "Elu", "Clip", "Atan"), lambda low, high: 1.0),
-    "LeakyRelu": lambda low, high: 1.0,
+    **dict.fromkeys(("LeakyRelu", "Softsign", "Asinh"), lambda low, high: 1.0),
     "Sigmoid": lambda low, high: 0.25,
     "HardSigmoid": lambda low, high: 1.0,
     "Erf": lambda low, high: 1.1284,
     "Exp": lambda low, high: np.exp(np.minimum(high, 800)),
     "Log": _slope_log,
-    "Asinh": lambda low, high: 1.0,
     "Sinh": lambda low, high: np.cosh(np.minimum(np.maximum(np.abs(low), np.abs(high)), 700)),
 }
 """Functions that never fall, and the largest slope between two places."""
@@ -282,10 +278,13 @@ def _rising(call: Call) -> Interval:
     error = np.where(x.error == 0, 0.0, x.error * slope)
     made = Interval.between(low, high, error)
     count = 0.0 if call.op_type in ("Relu", "Clip") else ULPS
-    made = Interval(made.low, made.high, made.error + call.rounded(made.size, count) if count else made.error)
+    size = made.size + abs(float(call.attrs.get("alpha", 1.0))) * (call.op_type in _CANCELS)
+    made = Interval(made.low, made.high, made.error + call.rounded(size, count) if count else made.error)
     return made.above(np.zeros(())) if call.op_type in _POSITIVE else made
 
 
+_CANCELS = frozenset(["Elu", "Softplus", "Asinh", "Sinh"])
+"""Functions near 0 as differences of numbers near 1, whose rounding stays."""
 _POSITIVE = frozenset(["Exp", "Sigmoid", "Softplus", "Relu", "HardSigmoid"])
 """Functions whose floats are never negative, whatever rounding does."""
 RULES.update(dict.fromkeys(_RISING, _rising))
@@ -334,3 +333,65 @@ def _wave(call: Call) -> Interval:
     found = call.run(np.where(np.isfinite(middle), middle, 0.0))[0]
     low, high = np.maximum(found - radius, -1), np.minimum(found + radius, 1)
     return Interval.between(low, high, np.minimum(x.error + call.rounded(np.ones_like(low), ULPS), 2.0))
+
+
+@rule("Selu", "Celu")
+def _elu_of_scale(call: Call) -> Interval:
+    x, alpha, gamma = call.span(0), float(call.attrs["alpha"]), float(call.attrs.get("gamma", 1.0))
+    inner = alpha if call.op_type == "Celu" else 1.0
+    if alpha < 0 or gamma < 0 or not inner:
+        raise Unbounded("a function that falls")
+    low, high = (
+        gamma * np.where(each > 0, each, alpha * np.expm1(np.minimum(each, 0) / inner)) for each in (x.low, x.high)
+    )
+    made = Interval.between(low, high, x.error * gamma * max(alpha / inner, 1.0))
+    return Interval(made.low, made.high, made.error + call.rounded(made.size + gamma * alpha, ULPS))
+
+
+@rule("PRelu")
+def _prelu(call: Call) -> Interval:
+    """``x``, and its product with a slope below 0."""
+    x, slope = call.span(0), call.span(1)
+    below = Interval(np.minimum(x.low, 0), np.minimum(x.high, 0), x.error)
+    part = product_of(call, below, slope)
+    low = np.where(x.low >= 0, x.low, np.minimum(part.low, np.maximum(x.low, 0)))
+    high = np.where(x.high <= 0, part.high, np.maximum(part.high, x.high))
+    return Interval.between(low, high, x.error + part.error)
+
+
+@rule("Cosh")
+def _cosh(call: Call) -> Interval:
+    x = call.span(0)
+    low = np.where((x.low < 0) & (x.high > 0), 0.0, np.minimum(np.abs(x.low), np.abs(x.high)))
+    made = Interval.between(np.cosh(low), np.cosh(x.size), x.error * np.sinh(np.minimum(x.reach, 700)))
+    return Interval(made.low, made.high, made.error + call.rounded(made.size, ULPS))
+
+
+@rule("Tan")
+def _tan(call: Call) -> Interval:
+    """Bounded where no pole is between the ends."""
+    x = call.span(0)
+    ends = x.low - x.error - 1e-9, x.high + x.error + 1e-9
+    branch = [np.floor(each / math.pi + 0.5) for each in ends]
+    is_open = ~((branch[0] == branch[1]) & (x.reach < 1e6))
+    slopes = [1 + np.tan(np.where(is_open, 0.0, each)) ** 2 for each in ends]
+    low, high = (np.tan(np.where(is_open, 0.0, each)) for each in (x.low, x.high))
+    slope = np.maximum(*slopes)
+    error = x.error * slope + call.rounded(np.maximum(np.abs(low), np.abs(high)) + slope, ULPS)
+    return Interval.between(
+        *(np.where(is_open, end, each) for end, each in ((-np.inf, low), (np.inf, high), (np.inf, error)))
+    )
+
+
+@rule("Acos", "Asin", "Acosh", "Atanh")
+def _inverse(call: Call) -> Interval:
+    """At an end of the domain numbers that are off by e move the result by up to ``2.23 * sqrt(e)``, that of Atanh without bounds."""
+    x = call.span(0)
+    least, most = (1.0, np.inf) if call.op_type == "Acosh" else (-1.0, 1.0)
+    ends = [call.run(np.clip(each, least, most))[0] for each in (x.low, x.high)]
+    error = np.where(x.error == 0, 0.0, 2.23 * np.sqrt(x.error) + x.error)
+    if call.op_type == "Atanh":
+        far = np.minimum(x.reach, 1.0)
+        error = np.where(x.error == 0, 0.0, x.error / np.maximum(1 - far * far, 0))
+    made = Interval.between(np.minimum(*ends), np.maximum(*ends), error)
+    return Interval(made.low, made.high, made.error + call.rounded(made.size + 1, ULPS))

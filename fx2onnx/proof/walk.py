@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from fx2onnx.irx.names import scope_of, source_of
-from fx2onnx.proof import span_moves, span_products  # noqa: F401  (whose rules register themselves)
+from fx2onnx.proof import span_moves, span_products, span_reductions, span_steps  # noqa: F401  (whose rules register themselves)
 from fx2onnx.proof.bodies import HeldGraph, if_spans
 from fx2onnx.proof.domains import check_domain, is_seen, seen_fault
 from fx2onnx.proof.findings import OutputBound, RangeFinding, ValueRanges
@@ -93,10 +93,14 @@ class Walk:
         if any(name and name not in self.spans for name in node.input):
             raise LookupError(node.op_type)
         args = [self.spans[name] if name else None for name in node.input]
-        dtype = np.asarray(self.samples[0][next(filter(None, node.output))]).dtype
+        like = np.asarray(self.samples[0][next(filter(None, node.output))])
+        first = next(filter(None, node.input), "")
+        operand = np.asarray(self.samples[0].get(first, self.file.constants.get(first))).dtype
         extreme = self._extreme(node)
         args = args[1:] if extreme else args
-        return Call(extreme or node.op_type, opset, attrs, args, len(node.output), dtype, notes)
+        return Call(
+            extreme or node.op_type, opset, attrs, args, len(node.output), like.dtype, notes, like.shape, operand
+        )
 
     def _extreme(self, node: onnx.NodeProto) -> str:
         """Max or Min for a Where that picks the larger or the smaller of the two numbers that it compares; else nothing."""

@@ -1,0 +1,102 @@
+"""Each rule of value ranges bounds its operator, in the runner and onnxruntime, on the whole range and on a part of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from fx2onnx.proof import span_steps
+from fx2onnx.proof.spans import RULES, Interval
+from tests.proof.bounds import assert_bounds_hold
+
+RANGES = {"x": (-1.5, 2.0), "p": (0.5, 0.9), "i": (-5.0, 7.0), "j": (1.0, 4.0), "u": (3.0, 9.0)}
+_HEAD = (
+    "g (float[2, 3] x, float[2, 3] p, int64[2, 3] i, int64[2, 3] j, uint8[2, 3] u) => ({} y) <int64 three = {{3}}, int64[1] one = {{1}}, "
+    "float tenth = {{0.1}}, float[2] pair = {{-0.4, 1.5}}, uint8 zero = {{5}}, int64[2, 2] places = {{0, 2, 1, 1}}, "
+    "float[2, 2] news = {{0.3, -0.8, 1.1, 0.4}}, int64[4] image = {{1, 1, 2, 3}}, int64[3] row = {{1, 1, 6}}, int64[2] grid = {{2, 2}}, "
+    "float[1, 4] box = {{0, 0, 1.5, 1}}, int64[1] first = {{0}}, int64[2] size = {{3, 3}}, float[3] column = {{0.2, -0.3, 0.9}}> {{ {} }}"
+)
+_IMAGE = "m = Reshape(x, image) "
+TEXTS = {
+    "Div of integers": "int64[A, B]: y = Div(i, j)", "Div by either sign": "int64[A, B]: k = Sub(j, three) l = Mul(k, three) m = Add(l, one) y = Div(i, m)",
+    "Div of rounded": "int64[A, B]: f = Mul(x, p) g = Div(f, tenth) k = Cast<to=7>(g) y = Div(k, j)",
+    "Mod": "int64[A, B]: y = Mod(i, j)", "Mod by a negative": "int64[A, B]: k = Neg(j) y = Mod(i, k)", "fmod": "int64[A, B]: y = Mod<fmod=1>(i, j)",
+    "fmod of floats": "float[A, B]: y = Mod<fmod=1>(x, p)", "fmod of rounded": "float[A, B]: q = Mul(x, x) y = Mod<fmod=1>(q, p)", "Mod within": "int64[A, B]: k = Add(j, three) y = Mod(j, k)",
+    "floor division": "int64[A, B]: q = Div(i, j) r = Mod(i, j) t = Mod<fmod=1>(i, j) d = Sub(t, r) e = Div(d, j) y = Add(q, e)",
+    "BitShift left": 'uint8[A, B]: t = Cast<to=2>(j) y = BitShift<direction="LEFT">(u, t)', "BitShift right": 'uint8[A, B]: t = Cast<to=2>(j) y = BitShift<direction="RIGHT">(u, t)',
+    **{op: f"uint8[A, B]: t = Cast<to=2>(j) y = {op}(u, t)" for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
+    "BitwiseAnd of negatives": "int64[A, B]: y = BitwiseAnd(i, j)", "BitwiseNot": "uint8[A, B]: y = BitwiseNot(u)", "BitwiseNot of int64": "int64[A, B]: y = BitwiseNot(i)",
+    "IsNaN": "bool[A, B]: y = IsNaN(x)", "IsInf": "bool[A, B]: e = Exp(x) f = Exp(e) y = IsInf(f)", "Range": "float[N]: a = Constant<value_float=3.7>() y = Range(tenth, a, tenth)",
+    "OneHot": "float[A, B, C]: y = OneHot(j, three, pair)", "Hardmax": "float[A, B]: q = Mul(x, p) y = Hardmax(q)",
+    "ThresholdedRelu": "float[A, B]: q = Mul(x, p) y = ThresholdedRelu<alpha=0.4>(q)", "Shrink": "float[A, B]: q = Mul(x, p) y = Shrink<lambd=0.4, bias=0.2>(q)",
+    "QuantizeLinear": "uint8[A, B]: q = Mul(x, p) y = QuantizeLinear(q, tenth, zero)", "DequantizeLinear": "float[A, B]: y = DequantizeLinear(u, tenth, zero)",
+    "DequantizeLinear of rows": "float[A, B]: y = DequantizeLinear<axis=0>(u, pair)", "DynamicQuantizeLinear": "float[A, B]: q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z)",
+    "quantized and back": "float[A, B]: q = QuantizeLinear(x, tenth, zero) y = DequantizeLinear(q, tenth, zero)",
+    "MatMulInteger": "int32[A, B]: t = Transpose(u) y = MatMulInteger(u, t, zero, zero)",
+    **{f"GridSample {mode} {pad}": f'float[A, B, C, D]: {_IMAGE} s = Concat<axis=0>(p, p) g = Reshape(s, shape) y = GridSample<mode="{mode}", padding_mode="{pad}">(m, g)'
+       for mode, pad in (("linear", "zeros"), ("linear", "border"), ("cubic", "zeros"), ("nearest", "reflection"))},
+    "RoiAlign": f"float[A, B, C, D]: {_IMAGE} y = RoiAlign<output_height=2, output_width=2>(m, box, first)",
+    "LRN": f"float[A, B, C, D]: {_IMAGE} y = LRN<size=3, alpha=0.5>(m)",
+    "Attention": "float[A, B, C]: q = Unsqueeze(x, first) k = Unsqueeze(p, first) y = Attention<q_num_heads=1, kv_num_heads=1>(q, k, q)",
+    "DFT": "float[A, B, C]: r = Reshape(x, row) t = Transpose<perm=[0, 2, 1]>(r) y = DFT(t)",
+    "STFT": "float[A, B, C, D]: r = Reshape(x, flat) y = STFT(r, two, column)",
+    "CenterCropPad": "float[A, B]: y = CenterCropPad(x, size)", "Col2Im": "float[A, B, C, D]: r = Reshape(x, cols) y = Col2Im(r, grid, ones)",
+    **{f"ScatterElements {way}": f'float[A, B]: y = ScatterElements<axis=1, reduction="{way}">(x, places, news)' for way in ("add", "max", "min")},
+    **{op: f"float[A, B]: y = {op}(x)" for op in ("Celu", "Selu", "Softsign", "Cosh", "Asinh", "Sinh", "Elu", "ReduceL1", "ReduceLogSumExp", "ReduceProd")},
+    **{f"{op} of products": f"float[A, B]: q = Mul(x, p) y = {op}(q)" for op in ("Celu", "Selu", "Softsign", "Cosh", "ReduceLogSumExp", "ReduceProd")},
+    **{op: f"float[A, B]: q = Mul(p, p) y = {op}(q)" for op in ("Tan", "Acos", "Asin", "Atanh", "ReduceLogSum")},
+    "Acosh": "float[A, B]: q = Mul(p, p) r = Add(q, more) y = Acosh(r)", "Mean": "float[A, B]: y = Mean(x, p, x)", "PRelu": "float[A, B]: q = Mul(x, p) y = PRelu(q, column)",
+}  # fmt: skip
+_MORE = ", float more = {1.5}, int64[4] shape = {1, 2, 3, 2}, int64[3] flat = {1, 6, 1}, int64 two = {2}, int64[3] cols = {1, 4, 1}, int64[2] ones = {2, 2}> {"
+
+
+def parsed(text: str, opset: int = 23) -> onnx.ModelProto:
+    kind, _, nodes = text.partition(": ")
+    content = _HEAD.format(kind, nodes).replace("> {", _MORE, 1)
+    if "cols" in nodes:
+        content = (
+            content.replace("cols = {1, 4, 1}", "cols = {1, 6, 1}")
+            .replace("ones = {2, 2}", "ones = {2, 3}")
+            .replace("grid = {2, 2}", "grid = {2, 3}")
+        )
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]> ' + content)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_bounds_of_an_operator_hold(text: str) -> None:
+    beside = not {"Attention", "CenterCropPad", "RoiAlign"} & {*text.replace("<", "(").replace("(", " ").split()}
+    for share in (1.0, 0.3):
+        ranges = {name: (low, low + share * (high - low)) for name, (low, high) in RANGES.items()}
+        ranges["i"], ranges["j"] = (RANGES["i"], RANGES["j"]) if share == 1 else ((2, 4), (2, 3))
+        ranges["u"] = (3, 6)
+        found = assert_bounds_hold(parsed(text), ranges, draws=8, beside=beside)
+        assert found.unknown == {}
+        assert {each.kind for each in found.findings} <= {"overflow", "division"}
+
+
+def _exact(ends_of: Any, *operands: Interval) -> Interval:
+    low, high = ends_of(*((each.low, each.high) for each in operands))
+    return Interval(*np.broadcast_arrays(low, high, np.zeros(())))
+
+
+MUTANTS: dict[str, tuple[str, Any]] = {
+    "rounding that no step sees": ("Div of rounded", lambda call: _exact(lambda x, y: (np.trunc(x[0] / y[1]), np.trunc(x[1] / y[0])), *call.args)),
+    "floor division": ("Div of integers", lambda call: _exact(lambda x, y: (np.trunc(x[0] / y[1]), np.floor(x[1] / y[1])), *call.args)),
+    "a rest that is never below 0": ("Mod by a negative", lambda call: span_steps.within(call, 0, 4)),
+    "one slope": ("PRelu", lambda call: Interval(np.maximum(call.span(0).low, 0), call.span(0).high, call.span(0).error)),
+    "no zero point": ("DequantizeLinear", lambda call: Interval(call.span(0).low * 0.1, call.span(0).high * 0.1, call.span(0).error)),
+    "a mean of numbers alone": ("GridSample linear zeros", lambda call: span_steps.within(call, call.span(0).low.mean(), call.span(0).high.max())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_rule_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, wrong = MUTANTS[mutant]
+    (op_type,) = {each.op_type for each in parsed(TEXTS[name]).graph.node if each.op_type in name}
+    monkeypatch.setitem(RULES, op_type, wrong)
+    with pytest.raises(AssertionError):
+        assert_bounds_hold(parsed(TEXTS[name]), RANGES, draws=40)

@@ -303,9 +303,10 @@ class FeedChecker:
         given = onnx_dtype(array.dtype)
         if given is wanted:
             if given is DataType.STRING:
-                if array.dtype.kind == "O" and not all(isinstance(item, (str, bytes)) for item in array.ravel()):
+                items = array.ravel().tolist()
+                if not all(issubclass(kind, (str, bytes)) for kind in set(map(type, items))):
                     raise UserError("E401", f"{what} holds objects that are not strings")
-                return string_array(array.ravel().tolist(), array.shape)
+                return string_array(items, array.shape)
             if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
                 return array
             return np.array(array, array.dtype.newbyteorder("="), order="C")  # how a sum is cut depends on strides

@@ -21,7 +21,7 @@ def fuse(program: Program) -> int:
     op_types = {step.op_type for step in program.steps}
     count = fuse_conv(program) if op_types & {"Conv", "FusedConv"} else 0
     count += fuse_integer_product(program) if "MatMulInteger" in op_types else 0
-    if op_types & {"DynamicQuantizeMatMul", "MatMulIntegerToFloat"}:
+    if not op_types.isdisjoint(PRODUCTS):
         _split_products(program)
     for step in program.steps:
         if step.bodies:
@@ -108,26 +108,32 @@ def fuse_conv(program: Program) -> int:
     return len(dropped)
 
 
+PRODUCTS = {
+    "DynamicQuantizeMatMul": (0, 0, 2, 3, 4), "MatMulIntegerToFloat": (2, 4, 3, 5, 6), "QAttention": (3, 6, 4, 7, 2),
+}  # fmt: skip
+"""onnxruntime's products of bytes, with the places of the input's scale and zero point, the weights' scale and zero point, the bias."""
+
+
 def _split_products(program: Program) -> None:
     """onnxruntime's products of bytes -> ScaledMatMulInteger with constant weights, after DynamicQuantizeLinear where they quantize."""
     fused = find_kernel(PRIVATE_DOMAIN, "ScaledMatMulInteger", 1)
+    projected = find_kernel(PRIVATE_DOMAIN, "ProjectedAttention", 1)
     assert fused is not None
+    assert projected is not None
     steps: list[Step] = []
     single = {slot.index for slot in program.slots if isinstance(slot.const, np.ndarray) and slot.const.size == 1}
     single.update(step.outputs[1] for step in program.steps if step.op_type == "DynamicQuantizeLinear")
     for step in program.steps:
-        given = [*step.inputs, *[-1] * (7 - len(step.inputs))]
-        is_dynamic = step.op_type == "DynamicQuantizeMatMul"
-        if step.kernel.domain != MICROSOFT or not (is_dynamic or step.op_type == "MatMulIntegerToFloat"):
+        given = [*step.inputs, *[-1] * (9 - len(step.inputs))]
+        places = PRODUCTS.get(step.op_type) if step.kernel.domain == MICROSOFT else None
+        if places is None:
             steps.append(step)
             continue
+        is_dynamic = not places[0]
         x, weights = given[:2]
-        by, zero, bias = given[2:5] if is_dynamic else (given[3], *given[5:7])
-        if not _is_scaled_product(program, weights, by, zero, bias):
-            steps.append(step)
-            continue
-        x_scale, x_zero = (-1, -1) if is_dynamic else (given[2], given[4])
-        if not is_dynamic and x_scale not in single:
+        by, zero, bias = (given[place] for place in places[2:])
+        x_scale, x_zero = (-1, -1) if is_dynamic else (given[place] for place in places[:2])
+        if not _is_scaled_product(program, weights, by, zero, bias) or not (is_dynamic or x_scale in single):
             steps.append(step)
             continue
         if is_dynamic:
@@ -137,9 +143,14 @@ def _split_products(program: Program) -> None:
             steps.append(quantize)
         factor = program.new_slot("").index
         steps.append(_like(step, _standard("Mul"), (x_scale, by), factor, {}))
-        steps.append(
-            _like(step, fused, (x, weights, x_zero, zero, factor, *(() if bias < 0 else (bias,))), step.outputs[0], {})
-        )
+        operands = x, weights, x_zero, zero, factor, *(() if bias < 0 else (bias,))
+        if step.op_type != "QAttention":
+            steps.append(_like(step, fused, operands, step.outputs[0], {}))
+            continue
+        product = program.new_slot("").index
+        attend = _like(step, projected, (product, given[5], given[8]), step.outputs[0], dict(step.attrs))
+        attend.outputs = step.outputs
+        steps += [_like(step, fused, operands, product, {}), attend]
     program.steps = steps
     program.link()
 

@@ -242,7 +242,9 @@ def as_value(value: Any) -> Value:
 def string_array(items: Sequence[Any], shape: Sequence[int]) -> Array:
     """An object array of ``str``."""
     out = np.empty(len(items), dtype=object)
-    out[:] = [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in items]
+    if any(issubclass(kind, bytes) for kind in set(map(type, items))):
+        items = [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in items]
+    out[:] = items
     return out.reshape(tuple(shape))
 
 

@@ -51,7 +51,7 @@ class Case:
         ]
         made = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
         graph = helper.make_graph([node], "g", inputs, made, weights)
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid(MICROSOFT, 1)]
+        imports = [helper.make_opsetid(*one) for one in (("", self.opset), (MICROSOFT, 1), ("ai.onnx.ml", 3))]
         return bytes(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
 
 

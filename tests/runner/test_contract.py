@@ -238,6 +238,7 @@ NOT_ATTACKED = {
         if not domain
         for op_type in op_types.split()
     },
+    ("fx2onnx", "ProjectedAttention", 1): "onnxruntime's QAttention without its product",
     ("ai.onnx.ml", "CastMap", 1): "takes a dictionary and gives a new array: nothing to overwrite or share",
     ("ai.onnx.ml", "DictVectorizer", 1): "takes a dictionary and gives a new array: nothing to overwrite or share",
     ("ai.onnx.ml", "LabelEncoder", 1): "strings to numbers: nothing to overwrite or share",

@@ -102,7 +102,68 @@ def convolutions() -> list[Case]:
     return made
 
 
-CASES = [*gemms(), *convolutions(), *cumulative(), *pools(), *turns(), *others()]
+def tables() -> list[Case]:
+    """Values that are looked up, triangles, integers that are multiplied, positions of images."""
+    made = []
+    words = np.array(["a", "b", "z", "", "a"], object)
+    for keys, x in (({"keys_strings": ["a", "b", "c"]}, words), ({"keys_int64s": [3, 1]}, np.array([1, 2, 3])), ({"keys_floats": [1.5, 3.0]}, np.array([1.5, np.nan, 2], np.float32))):  # fmt: skip
+        for values in ({"values_int64s": [7, 8, 9]}, {"values_floats": [0.5, 1.5, 2.5]}, {"values_strings": ["x", "y", "w"]}):  # fmt: skip
+            count = len(next(iter(keys.values())))
+            if (x.dtype == object) != ("values_strings" in values):
+                made.append(Case("LabelEncoder", [x], domain="ai.onnx.ml", **keys, **{key: one[:count] for key, one in values.items()}))  # fmt: skip
+    made += [Case("OneHotEncoder", [words.reshape(5, 1)], domain="ai.onnx.ml", cats_strings=["b", "a", "c"])]
+    for dtype in ("float32", "float16", "int64", "bool", "float64"):
+        x = numbers("float32", 2, 5, 7).astype(dtype)
+        made += [Case("Trilu", [x], np.array(k), upper=upper) for k in (-2, 0, 3) for upper in (0, 1)]
+    for dtype in ("int32", "int64", "uint32"):
+        for scale in (1, 90000):
+            a, b = (numbers("int32", *dims).astype(dtype) * np.asarray(scale, dtype) for dims in ((2, 9, 30), (30, 25)))
+            made.append(Case("MatMul", [a, b]))
+    made.append(Case("MatMulInteger16", [numbers("int16", 20, 30), numbers("int16", 30, 19)], domain=MICROSOFT))
+    for size in ([2, 3, 5, 6], [2, 1, 3, 4, 5], [2, 3, 1, 1]):
+        theta = numbers("float32", 2, len(size) - 2, len(size) - 1)
+        made += [Case("AffineGrid", [theta], np.array(size), align_corners=align) for align in (0, 1)[: size[-1]]]
+    made.append(Case("Gelu", [numbers("float32", 3, 50)], domain=MICROSOFT))
+    return made
+
+
+def blocks() -> list[Case]:
+    made = []
+    packed = numbers("uint8", 6, 32), np.array([[0, 5], [3, -1]]), abs(numbers("float32", 6, 4))
+    for points in (None, numbers("uint8", 6, 2)):
+        made.append(Case("GatherBlockQuantized", [*packed, *([] if points is None else [points])], domain=MICROSOFT, bits=4, block_size=16))  # fmt: skip
+    for steps in (1, 7):
+        q, k, v = (numbers("float32", 2, steps, width, scale=0.3) for width in (24, 12, 6))
+        for rule, rest in (("linear", []), ("gated_delta", [-abs(numbers("float32", 2, steps, 3)), abs(numbers("float32", 2, steps, 3))])):  # fmt: skip
+            past = numbers("float32", 2, 3, 4, 2)
+            made.append(Case("LinearAttention", [q, k, v, past, *rest], domain=MICROSOFT, outs=2, q_num_heads=6, kv_num_heads=3, update_rule=rule))  # fmt: skip
+    x, w, bias, scales = (
+        numbers("uint8", 2, 5, 16),
+        numbers("int8", 16, 36),
+        numbers("float32", 36),
+        (scalar(0.01), scalar(0.02)),
+    )
+    for mask in (None, np.array([5, 3], np.int32)):
+        for zeros in ((None, None), (scalar(120, "uint8"), scalar(3, "int8"))):
+            made.append(Case("QAttention", [x], w, bias, *scales, mask, *zeros, domain=MICROSOFT, num_heads=3, unidirectional=1))  # fmt: skip
+    for a, b in (((2, 3, 5, 20), (2, 3, 20, 9)), ((4, 20), (20, 9))):
+        given = (
+            numbers("uint8", *a),
+            scalar(0.02),
+            scalar(9, "uint8"),
+            numbers("int8", *b),
+            scalar(0.01),
+            scalar(3, "int8"),
+        )
+        made.append(Case("QLinearMatMul", list(given), scalar(0.7), scalar(5, "uint8")))
+        made.append(Case("MatMulInteger", [given[0], given[3], given[2], given[5]]))
+    for group in (1, 2):
+        taps = numbers("float32", 4, 4 // group, 3, 2, scale=0.3), numbers("float32", 1, 24, 6, 8)
+        made.append(Case("DeformConv", [numbers("float32", 1, 4, 8, 9), *taps], opset=19, group=group, offset_group=2))
+    return made
+
+
+CASES = [*gemms(), *tables(), *blocks(), *convolutions(), *cumulative(), *pools(), *turns(), *others()]
 
 
 def runs(model: bytes, is_fast: bool, feeds: dict[str, Array]) -> list[Array]:

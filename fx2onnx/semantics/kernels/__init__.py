@@ -66,6 +66,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("", "training"): "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     (PRIVATE_DOMAIN, "conv"): "FusedConv",
     (PRIVATE_DOMAIN, "integer_products"): "ScaledMatMulInteger",
+    (PRIVATE_DOMAIN, "contrib.encoders"): "ProjectedAttention",
     (PRIVATE_DOMAIN, "training"): "OnesLike SumTo SwapLast ZerosLike",
 }
 """The operators of each domain and file."""

@@ -280,15 +280,19 @@ def linear_attention(
     fade = None if decay is None else split_heads(decay, kv_num_heads, "decay").astype(np.float32)
     gate = None if beta is None else split_heads(beta, beta.shape[2], "beta").astype(np.float32)
     y = np.empty((batch, q_num_heads, steps, v.shape[3]), np.float32)
+    q, groups = q * factor, q_num_heads // kv_num_heads
+    fade = None if fade is None else np.exp(fade)
+    state, room = np.array(state), np.empty(state.shape, np.float32)
+    read = y.reshape(batch, kv_num_heads, groups, steps, v.shape[3])
+    asked = q.reshape(batch, kv_num_heads, groups, steps, depth)
     for step in range(steps):
         if fade is not None:
-            state = state * np.exp(fade[:, :, step, :, None])
-        written = v[:, :, step]
+            np.multiply(state, fade[:, :, step, :, None], out=state)
+        written = v[:, :, step, None]
         if gate is not None:
-            written = gate[:, :, step] * (written - np.einsum("bhdm,bhd->bhm", state, k[:, :, step]))
-        state = state + k[:, :, step, :, None] * written[:, :, None, :]
-        read = np.repeat(state, q_num_heads // kv_num_heads, axis=1)
-        y[:, :, step] = factor * np.einsum("bhd,bhdm->bhm", q[:, :, step], read)
+            written = gate[:, :, step, None] * (written - np.matmul(k[:, :, step, None], state))
+        np.add(state, np.multiply(k[:, :, step, :, None], written, out=room), out=state)
+        np.matmul(asked[:, :, :, step], state, out=read[:, :, :, step])
     joined = y.transpose(0, 2, 1, 3).reshape(batch, steps, -1)
     return joined.astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)
 

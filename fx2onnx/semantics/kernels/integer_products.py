@@ -144,36 +144,39 @@ def _row_axes(zero: Array | None) -> tuple[int, ...]:
     return (-1, 1) if zero is None or zero.ndim < 2 else zero.shape
 
 
+def _right(b: Array, zero: Array | None, out: Array | None = None) -> Array:
+    """The right operand, whose zero points are one a column."""
+    return centered(b, zero, (-1,) if zero is None or zero.ndim < 2 else zero.shape, out)
+
+
 def _sums(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None) -> Array:
     """(a - a_zero) @ (b - b_zero), exact."""
     left = centered(a, a_zero, _row_axes(a_zero))
-    right = centered(b, b_zero, (-1,) if b_zero is None or b_zero.ndim < 2 else b_zero.shape)
-    return exact_product(left, right, magnitude(a.dtype, a_zero) * magnitude(b.dtype, b_zero))
+    return exact_product(left, _right(b, b_zero), magnitude(a.dtype, a_zero) * magnitude(b.dtype, b_zero))
 
 
 def kept_sums(
     facts: Facts, place: int, zeros: tuple[int, int]
-) -> tuple[Callable[..., Array], tuple[Spec, Spec], float] | None:
-    """A function of the scratch and the operands that gives their exact sums, with the specs of that scratch, and the ``reach`` of b,
-    which is constant.
+) -> tuple[Callable[..., Array], tuple[Spec, ...], float] | None:
+    """A function of the scratch and the operands that gives their exact sums, with the specs of that scratch, and the ``reach`` of b
+    where that is constant.
     """
-    weights = facts.consts[place]
-    if weights is None or weights.ndim < 2:
+    spec, weights = facts.inputs[0], facts.inputs[place]
+    if spec is None or weights is None or len(weights[0]) < 2 or math.prod(weights[0]) > MAX_KEPT:
         return None
     kept = kept_weights(facts, place, zeros[1], (-1,))
-    if kept is None or facts.inputs[0] is None:
-        return None
-    right, most = kept
-    shape = facts.inputs[0][0]
+    shape, (right, most) = spec[0], kept if kept is not None else (None, math.inf)
+    made = ((shape, FLOAT32), (matmul_shape(shape, weights[0]), FLOAT32))
 
     def sums(room: list[Array], operands: Sequence[Any]) -> Array:
         a, b = operands[0], operands[place]
         a_zero, b_zero = (operands[zero] if len(operands) > zero else None for zero in zeros)
         largest = magnitude(a.dtype, a_zero)
         left = centered(a, a_zero, _row_axes(a_zero), room[0])
-        return exact_product(left, right, largest * magnitude(b.dtype, b_zero), room[1], largest * most)
+        other = _right(b, b_zero, room[2]) if right is None else right
+        return exact_product(left, other, largest * magnitude(b.dtype, b_zero), room[1], largest * most)
 
-    return sums, ((shape, FLOAT32), (matmul_shape(shape, right.shape), FLOAT32)), most
+    return sums, made if kept is not None else (*made, (weights[0], FLOAT32)), most
 
 
 def _prepare_matmul_integer(facts: Facts) -> Prepared | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,12 +37,30 @@ def _narrow_product(a: Array, b: Array, out: Array) -> None:
     out[...] = np.matmul(widen(a), widen(b)).astype(a.dtype)
 
 
+LEAST_INTEGERS = 1 << 12
+"""Products of two numbers from which matrices of integers are worth a conversion."""
+
+
+def integer_product(a: Array, b: Array, out: Array) -> None:
+    """out = a @ b of integers: in float64, which BLAS multiplies, where no sum can be rounded; NumPy has loops for the rest."""
+    count = a.size * (b.shape[-1] if b.ndim > 1 else 1)
+    most = (
+        [max(abs(int(one.max())), abs(int(one.min()))) for one in (a, b)] if count >= LEAST_INTEGERS and b.size else []
+    )
+    if most and math.prod(most) * a.shape[-1] < 1 << 53:
+        np.copyto(out, np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64), casting="unsafe")
+    else:
+        np.matmul(a, b, out=out)
+
+
 @kernel("MatMul", kind="into", infer=_matmul_infer)
 @Calls
 def matmul(out: Outs, a: Array, b: Array) -> list[Call]:
     """out[0] = a @ b, batched by broadcasting. Numerics: narrow floats are multiplied in float32."""
     if a.dtype in NARROW_FLOATS:
         return [functools.partial(_narrow_product, a, b, out[0])]
+    if a.dtype.kind in "iu":
+        return [functools.partial(integer_product, a, b, out[0])]
     return [product(a, b, out[0])]
 
 
@@ -90,7 +109,7 @@ def gemm(
     y = out[0]
     if a.dtype in NARROW_FLOATS:
         return [functools.partial(_narrow_gemm, left, right, c, alpha, beta, y)]
-    calls = [product(left, right, y)]
+    calls = [functools.partial(integer_product, left, right, y) if y.dtype.kind in "iu" else product(left, right, y)]
     if alpha != 1.0 and y.dtype.kind in "iu":
         calls.append(functools.partial(_scale, y, alpha))
     elif alpha != 1.0:

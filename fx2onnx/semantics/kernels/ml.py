@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +26,23 @@ def _as_list(values: Any) -> list[Any]:
 
 
 @kernel("LabelEncoder", (2, 4), domain=ML)
-def label_encoder(
-    x: Array,
+def label_encoder(x: Array, *, kept: dict[str, Any] | None = None, **attrs: Any) -> Array:
+    """Each key replaced by its value; unknown ones by the default."""
+    kept = {} if kept is None else kept
+    if "table" not in kept:
+        kept["table"] = _table_of_labels(**attrs)
+    table, dtype, default, nan_value = kept["table"]
+    items = x.reshape(-1).tolist()
+    if x.dtype.kind in "OiubSU":
+        result = list(map(table.get, items, itertools.repeat(default)))
+    else:
+        result = [nan_value if math.isnan(item) else table.get(item, default) for item in items]
+    if dtype == np.dtype(object):
+        return string_array(result, x.shape)
+    return np.array(result, dtype).reshape(x.shape)
+
+
+def _table_of_labels(
     *,
     keys_floats: Sequence[float] | None = None,
     keys_int64s: Sequence[int] | None = None,
@@ -40,8 +56,8 @@ def label_encoder(
     default_int64: int = -1,
     default_string: str = "_Unused",
     default_tensor: Array | None = None,
-) -> Array:
-    """Each key replaced by its value; unknown ones by the default."""
+) -> tuple[dict[Any, Any], Any, Any, Any]:
+    """Keys and values, the dtype of the values, the default, and the value of NaN."""
     keys = _as_list(_first(keys_tensor, keys_strings, keys_int64s, keys_floats))
     default: Any
     if values_tensor is not None:
@@ -58,13 +74,7 @@ def label_encoder(
         raise ValueError(f"{len(keys)} keys for {len(values)} values")
     table = dict(zip(keys, values, strict=True))
     nan_value = next((value for key, value in table.items() if isinstance(key, float) and math.isnan(key)), default)
-    result = [
-        nan_value if isinstance(item, float) and math.isnan(item) else table.get(item, default)
-        for item in x.reshape(-1).tolist()
-    ]
-    if dtype == np.dtype(object):
-        return string_array(result, x.shape)
-    return np.array(result).astype(dtype).reshape(x.shape)
+    return table, dtype, default, nan_value
 
 
 def _plain_default(dtype: Any) -> Any:
@@ -173,6 +183,13 @@ def one_hot_encoder(
         raise ValueError(f"cats_int64s and cats_strings are {'both' if cats_strings is not None else 'not'} given")
     cats = np.array(cats_strings, object) if cats_int64s is None else np.array(cats_int64s, INT64)
     check_shape((*x.shape, cats.size), FLOAT32, "the result of OneHotEncoder")
+    if x.dtype.kind == "O" and cats_strings is not None and len(set(cats_strings)) == cats.size:
+        place = {name: number for number, name in enumerate(cats_strings)}
+        rows = np.eye(cats.size + 1, cats.size, dtype=FLOAT32)
+        found = np.array([*map(place.get, x.reshape(-1).tolist(), itertools.repeat(cats.size))], INT64)
+        if not zeros and (found == cats.size).any():
+            raise ValueError("a value is none of the categories")
+        return rows[found].reshape(*x.shape, cats.size)
     is_alike = (x.dtype.kind == "O") == (cats_int64s is None)
     hits = np.asarray((x.astype(cats.dtype) if is_alike else x)[..., None] == cats)
     if not zeros and not hits.any(-1).all():

@@ -311,7 +311,11 @@ def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     offset = 0 if k is None else int(k.reshape(()))
     offset = max(min(offset, x.shape[-1] + 1), -x.shape[-2] - 1)
     mask = np.tri(x.shape[-2], x.shape[-1], offset - 1 if upper else offset, dtype=np.bool_)
-    return np.where(~mask if upper else mask, x, np.zeros((), x.dtype))
+    mask = ~mask if upper else mask
+    if x.dtype.hasobject or x.itemsize not in (1, 2, 4, 8):
+        return np.where(mask, x, np.zeros((), x.dtype))
+    bits = np.dtype(f"i{x.itemsize}")  # all of them are kept, or none
+    return np.asarray(x.view(bits) & -mask.astype(bits)).view(x.dtype)
 
 
 @kernel("ReverseSequence", 10)

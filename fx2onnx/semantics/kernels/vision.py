@@ -123,16 +123,16 @@ def affine_grid(theta: Array, size: Array, *, align_corners: int = 0) -> Array:
     if len(theta) != size[0]:
         raise ValueError(f"theta is for {len(theta)} images, and size says {size[0]}")
     check_shape((theta.shape[0], *dims, len(dims) + 1), np.dtype(np.float64), "the result of AffineGrid")
-    lines = []
-    for dim in dims:
-        if align_corners:
-            lines.append(np.linspace(-1, 1, dim) if dim > 1 else np.zeros(1))
-        else:
-            lines.append((np.arange(dim) * 2 + 1) / dim - 1)
-    mesh = np.meshgrid(*lines, indexing="ij")
-    points = np.stack([*mesh[::-1], np.ones(dims)], axis=-1).astype(widen(theta).dtype)
-    grid = points.reshape(1, -1, len(dims) + 1) @ widen(theta).transpose(0, 2, 1)
-    return narrowed(grid.reshape(theta.shape[0], *dims, len(dims)), theta.dtype)
+    wide = widen(theta)
+    grid = np.empty((len(theta), *dims, len(dims)), wide.dtype)
+    ends = [0 if align_corners and dim > 1 else 1 for dim in dims]
+    lines = [(2 * np.arange(dim) + end) / (dim - 1 + end) - 1 for dim, end in zip(dims, ends, strict=True)]
+    for row in range(len(dims)):
+        *factors, total = np.moveaxis(wide[:, row].reshape(len(theta), -1, *(1,) * len(dims)), 1, 0)
+        for number, (factor, line) in enumerate(zip(factors, lines[::-1], strict=True)):
+            total = total + factor * line.astype(wide.dtype).reshape(-1, *(1,) * number)
+        grid[..., row] = total
+    return narrowed(grid, theta.dtype)
 
 
 @kernel("RoiAlign", 10)
@@ -368,15 +368,16 @@ def deform_conv(
 
 def _bilinear(plane: Array, rows: Array, columns: Array) -> Array:
     """plane [C, H, W] at real positions; zero outside."""
-    r0, c0 = np.floor(rows), np.floor(columns)
-    total = np.zeros((plane.shape[0], *rows.shape), plane.dtype)
+    (channels, high, wide), r0, c0 = plane.shape, np.floor(rows), np.floor(columns)
+    pixels, total = plane.reshape(channels, high * wide), np.zeros((channels, rows.size), plane.dtype)
     for r, wr in ((r0, 1 - (rows - r0)), (r0 + 1, rows - r0)):
         for c, wc in ((c0, 1 - (columns - c0)), (c0 + 1, columns - c0)):
-            inside = (r >= 0) & (r < plane.shape[1]) & (c >= 0) & (c < plane.shape[2])
-            ri = np.clip(r, 0, plane.shape[1] - 1).astype(np.int64)
-            ci = np.clip(c, 0, plane.shape[2] - 1).astype(np.int64)
-            total += plane[:, ri, ci] * (wr * wc * inside)
-    return total
+            inside = (r >= 0) & (r < high) & (c >= 0) & (c < wide)
+            place = np.where(inside, r * wide + c, 0).astype(np.int64).reshape(-1)
+            part = pixels.take(place, axis=1)
+            part *= np.where(inside, wr * wc, 0).astype(plane.dtype).reshape(-1)
+            total += part
+    return total.reshape(channels, *rows.shape)
 
 
 @kernel("ImageDecoder", 20, shape_inputs=None)

@@ -19,12 +19,12 @@ from fx2onnx.semantics.types import FLOAT32, Array, narrowed, widen
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
-    """Codes of ``bits``, several a byte of the last axis, the lowest first."""
+    """Codes of ``bits``, several a byte of the last axis, the lowest first: those of each byte are looked up as one number."""
     if bits == 8:
         return packed
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    codes = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return codes.reshape(*packed.shape[:-1], -1)
+    table = (np.arange(256, dtype=np.uint8)[:, None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.take(table.view(f"u{8 // bits}")[:, 0], packed).view(np.uint8)
 
 
 @kernel("GatherBlockQuantized", domain=MICROSOFT)
@@ -64,6 +64,12 @@ def gather_block_quantized(
     length = codes.shape[place]
     if steps.shape[place] != -(-length // block_size):
         raise ValueError(f"{steps.shape[place]} scales for {length} numbers in blocks of {block_size}")
+
+    if place == codes.ndim - 1 and length % block_size == 0 and steps.dtype == FLOAT32:
+        wide = codes.reshape(*steps.shape, block_size).astype(FLOAT32)
+        wide -= points[0][..., : steps.shape[-1], None] if points else np.float32(1 << (bits - 1) if is_packed else 0)
+        wide *= steps[..., None]
+        return wide.reshape(codes.shape)
 
     def spread(values: Array) -> Array:
         cut = (slice(None),) * place + (slice(0, length),)

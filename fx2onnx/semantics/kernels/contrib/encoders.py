@@ -13,7 +13,7 @@ from fx2onnx.semantics.kernels.contrib.codes import number
 from fx2onnx.semantics.kernels.contrib.quantized import scaled_product
 from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.registry import kernel
+from fx2onnx.semantics.registry import PRIVATE_DOMAIN, kernel
 from fx2onnx.semantics.types import FLOAT32, Array, narrowed, widen
 
 
@@ -220,5 +220,12 @@ def qattention(
         raise ValueError(f"an input of shape {list(x.shape)} and weights of {list(weights.shape)} do not fit")
     scale = np.asarray(number(x_scale, "input_scale") * w_scale)
     projected = scaled_product(x, weights, scale, x_zero, w_zero, bias)
-    sizes = _sizes(weights.shape[1], None)
-    return _self_attention(projected, sizes, mask_index, past, None, {**attrs, "n_outputs": n_outputs})
+    return projected_attention(projected, mask_index, past, n_outputs=n_outputs, **attrs)
+
+
+@kernel("ProjectedAttention", domain=PRIVATE_DOMAIN)
+def projected_attention(
+    projected: Array, mask: Array | None = None, past: Array | None = None, **attrs: Any
+) -> tuple[Array, ...]:
+    """QAttention after its product: [B, S, query, key and value] of floats."""
+    return _self_attention(projected, _sizes(projected.shape[-1], None), mask, past, None, attrs)

@@ -27,7 +27,7 @@ from fx2onnx.semantics.kernels.integer_products import (
     requantize,
     to_int32,
 )
-from fx2onnx.semantics.kernels.matmul import matmul_shape
+from fx2onnx.semantics.kernels.matmul import integer_product, matmul_shape
 from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_infer
 from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_infer, quantize_linear
 from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
@@ -146,7 +146,10 @@ def qlinear_conv_of_microsoft(
 @kernel("MatMulInteger16", domain=MICROSOFT)
 def matmul_integer_16(a: Array, b: Array) -> Array:
     """a @ b of 16-bit integers, summed in int32."""
-    return np.asarray(np.matmul(a.astype(np.int32), b.astype(np.int32)), np.int32)
+    ((shape, dtype),) = ((matmul_shape(a.shape, b.shape), np.dtype(np.int32)),)
+    y = np.empty(shape, dtype)
+    integer_product(a.astype(dtype), b.astype(dtype), y)
+    return y
 
 
 def _checked_row(values: Array | None, columns: int, name: str) -> None:

@@ -240,7 +240,7 @@ def export_folder(
     kv: ``int8`` or ``fp8``: keys and values of the cache in 8 bits, with a scale for each token and head; ``int8:head``,
         ``int8:channel``, ``fp8:head``, ``fp8:channel``: with constant scales (docs/generation_models.md).
     kv_calibration: an ``.npz`` file or a dict with the array ``input_ids`` of prompts for these; default: random tokens.
-    drafter: ``mtp``: the model's own head that drafts tokens is one more file (docs/generation.md).
+    drafter: ``mtp``: the model's own head that drafts tokens is one more file; or the folder of an EAGLE-3 drafter (docs/generation.md).
     logits: ``all``, or ``last``: of the last position alone, as generation needs them (docs/generation.md).
     target: the runtime that the folder is for; ``onnxruntime-genai``: a decoder with its ``genai_config.json``.
     fused: whether the graphs have onnxruntime's own operators; default: for ``onnxruntime-genai`` alone (docs/targets.md).

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -43,6 +43,7 @@ from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import Result, run_lightly
 from fx2onnx.sources.source import AxisName, Options, Source
 
+HiddenOf: TypeAlias = Callable[..., torch.Tensor]
 _PAST_SAMPLE = 6
 _PROMPT_SAMPLE = 7
 """More than convolutions are wide, no multiple of a block."""
@@ -63,11 +64,11 @@ class CachedDecoder(torch.nn.Module):
         one_token: bool = False,
         given: Collection[str] = (),
         cells: Cells | None = None,
-        gives_hidden: bool = False,
+        hidden_of: HiddenOf | None = None,
     ) -> None:
         super().__init__()
         self._given = given
-        self._cells, self._gives_hidden = cells, gives_hidden
+        self._cells, self._hidden_of = cells, hidden_of
         self.model = model
         self.takes_one_token = one_token
         self._cache_argument = cache_argument
@@ -93,7 +94,7 @@ class CachedDecoder(torch.nn.Module):
         if self.takes_one_token and not is_holding(cache) and "attention_mask" in plain:
             seen = plain["attention_mask"][:, -1] != 0
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
-        hidden = {HIDDEN: result[HIDDEN][-1]} if self._gives_hidden else {}
+        hidden = {HIDDEN: self._hidden_of(result[HIDDEN])} if self._hidden_of else {}
         return {"logits": result["logits"]} | hidden | {PRESENT + name: value for name, value in following.items()}
 
     def _cache(self, plain: Mapping[str, torch.Tensor], states: dict[str, torch.Tensor]) -> object:
@@ -110,7 +111,7 @@ class CachedDecoder(torch.nn.Module):
 
     def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, object]:
         """The model's arguments beside the cache."""
-        return dict(plain) | ({"output_hidden_states": True} if self._gives_hidden else {})
+        return dict(plain) | ({"output_hidden_states": True} if self._hidden_of else {})
 
     def _kept(self, name: str, seen: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """The new state where the row's token is none of padding; models leave a single token's padding unmasked."""
@@ -181,7 +182,7 @@ def cached_decoder(
     past: int = _PAST_SAMPLE,
     rows: int = 1,
     cells: Cells | None = None,
-    gives_hidden: bool = False,
+    hidden_of: HiddenOf | None = None,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
@@ -189,8 +190,8 @@ def cached_decoder(
     cache; with ``width``, one that takes embedded tokens of so many
     numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
     ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the example's number of past
-    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook. ``cells``: in which keys and values are kept. ``gives_hidden``: the last
-    hidden states are outputs, too.
+    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook. ``cells``: in which keys and values are kept. ``hidden_of``: what it
+    gives of the hidden states of all layers is an output, too.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
@@ -200,13 +201,11 @@ def cached_decoder(
         raise no_cache(model)
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(_PROMPT_SAMPLE if whole_prompt else 4)
     if whole_prompt:
-        module: CachedDecoder = WholePrompt(
-            model, cache_argument, layout, cells=cells, gives_hidden=gives_hidden
-        ).eval()
+        module: CachedDecoder = WholePrompt(model, cache_argument, layout, cells=cells, hidden_of=hidden_of).eval()
         kwargs, shapes = _prompt_inputs(*text_inputs(model, layout, batch, new, past=0))
     else:
         module = CachedDecoder(
-            model, cache_argument, layout, one_token=one_token, cells=cells, gives_hidden=gives_hidden
+            model, cache_argument, layout, one_token=one_token, cells=cells, hidden_of=hidden_of
         ).eval()
         kwargs, shapes = text_inputs(model, layout, batch, new, past)
     if width is not None:

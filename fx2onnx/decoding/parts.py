@@ -162,7 +162,7 @@ def cached_parts(
     ``dynamic``, with fused attention where the model has such) or one of ``CELLS`` (as ``dynamic``, with keys and values in
     8 bits, whose constant scales are calibrated on ``prompts``).
     ``logits`` are ``all``, or ``last``: of the last position alone.
-    ``drafter``: ``mtp``, for the model's own head that drafts as one more file.
+    ``drafter``: ``mtp``, for the model's own head that drafts as one more file, or the folder of an EAGLE-3 drafter.
     Without ``images``, a model that takes them with its prompt becomes a model of text.
     Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """

@@ -212,7 +212,9 @@ class FolderOptions:
         metavar="FILE.npz",
     )
     drafter: str | None = option(
-        None, "mtp: with the model's own head that drafts tokens, for generate --use-mtp.", panel=OUTPUT
+        None,
+        "mtp: with the model's own head that drafts tokens, for generate --use-mtp; or the folder of an EAGLE-3 drafter.",
+        panel=OUTPUT,
     )
     logits: str = option("all", "Positions with logits: all or last.", panel=OUTPUT)
     adapters: Mapping[str, Any] | Sequence[str] = option(
@@ -277,7 +279,9 @@ class FolderOptions:
         """``drafter``; ``form`` is that of the cache. Raises UserError E001 where options exclude each other."""
         if self.drafter is None:
             return None
-        check_choice("drafter", self.drafter, ("mtp",))
+        if self.drafter != "mtp" and not os.path.isdir(os.path.expanduser(self.drafter)):
+            step = "--drafter mtp, or the folder of an EAGLE-3 drafter"
+            raise UserError("E001", f"--drafter {self.drafter} is neither mtp nor a folder", next=step)
         other = {"static": "--cache static", "grouped": "fused forms"}.get(form, "")
         other = other or ("--logits last" if self.logits == "last" else "")
         if not self.task.endswith("-with-past"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +190,24 @@ def head_folder(path: Path, kind: str, **more: Any) -> tuple[Path, Any]:
     return path / "out", (model, head)
 
 
+@contextlib.contextmanager
+def often_right(loaded: Any, wanted: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], list[Any]]]:
+    """The head is given the right token at two of three places. Yields its own logits so far, and the calls of the model."""
+    first, calls, asked, run = list[Any](), list[Any](), HeadDrafter.logits, loaded.main.run
+
+    def rigged(self: HeadDrafter, tokens: Any, count: int) -> Any:
+        scores = asked(self, tokens, count)
+        first.append(scores[0].copy())
+        length = tokens.shape[1]
+        scores[0, wanted[0, length] if length % 3 and length < wanted.shape[1] else 7] = 99
+        return scores
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HeadDrafter, "logits", rigged)
+        patched.setattr(loaded.main, "run", lambda feeds: calls.append(1) or run(feeds))  # type: ignore[func-returns-value]
+        yield first, calls
+
+
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 
 
@@ -208,23 +229,134 @@ def test_a_head_of_the_model_drafts(
         shifted = torch.cat([ids[:, 1:], behind.logits[:, -1:].argmax(-1)], 1)
         cache = transformers.cache_utils.MtpCache(config=head.config)
         expected = head(shifted, behind.hidden_states[-1], None, torch.arange(1, 6)[None], cache)[1][0, 0]
-    first: list[Any] = []
-    asked, calls, run = HeadDrafter.logits, [], loaded.main.run
-
-    def rigged(self: HeadDrafter, tokens: Any, count: int) -> Any:
-        """The right token at two of three places."""
-        scores = asked(self, tokens, count)
-        first.append(scores[0].copy())
-        length = tokens.shape[1]
-        scores[0, wanted[0, length] if length % 3 and length < wanted.shape[1] else 7] = 99
-        return scores
-
-    monkeypatch.setattr(HeadDrafter, "logits", rigged)
-    monkeypatch.setattr(loaded.main, "run", lambda feeds: calls.append(1) or run(feeds))  # type: ignore[func-returns-value]
-    found = loaded.generate(PROMPT, max_new_tokens=12, use_mtp=True, num_assistant_tokens=3)
+    with often_right(loaded, wanted, monkeypatch) as (first, calls):
+        found = loaded.generate(PROMPT, max_new_tokens=12, use_mtp=True, num_assistant_tokens=3)
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_allclose(first[0], expected.numpy(), rtol=1e-4, atol=1e-5)
     assert len(calls) < 8
+
+
+def eagle_drafter(path: Path, base: Any, *, lacks: str = "", names: str = "midlayer.", **more: Any) -> dict[str, Any]:
+    """The weights of a random drafter of EAGLE-3 with 40 of the base's 99 tokens, saved in ``path``. It lacks weights of that beginning."""
+    from safetensors.torch import save_file
+
+    width = 32
+    shapes = {"fc": (width, 3 * 32), "norm": (width,), "lm_head": (40, width), "embed_tokens": (99, width)}
+    shapes |= {names + name: (width,) for name in ("hidden_norm", "input_layernorm", "post_attention_layernorm")}
+    rows = {"q": 32, "k": 16, "v": 16}
+    shapes |= {f"{names}self_attn.{name}_proj": (rows.get(name, width), 64 if name != "o" else 32) for name in "qkvo"}
+    shapes |= {f"{names}mlp.{name}_proj": (48, width) for name in ("gate", "up")} | {
+        names + "mlp.down_proj": (width, 48)
+    }
+    with seeded(4):
+        state = {f"{name}.weight": torch.randn(size) * 0.3 + (len(size) == 1) for name, size in shapes.items()}
+        ids = torch.randperm(99)[:40].sort().values
+    state |= {"d2t": ids - torch.arange(40), "t2d": torch.zeros(99, dtype=torch.bool).index_fill(0, ids, True)}
+    for name in [name for name in state if lacks and name.startswith(tuple(lacks.split()))]:
+        del state[name]
+    sizes = {"hidden_size": width, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    path.mkdir()
+    save_file(state, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", "rms_norm_eps": 1e-5, **sizes, **more}))
+    own = {"embed_tokens.weight": base.get_input_embeddings().weight, "lm_head.weight": base.lm_head.weight}
+    return own | {name.replace(names, "midlayer."): value for name, value in state.items()}
+
+
+def eagle_logits(
+    state: dict[str, Any], tokens: torch.Tensor, hidden: torch.Tensor, *, keeps_norm: bool
+) -> torch.Tensor:
+    """The drafter's logits [vocabulary] behind the last of ``tokens``, step by step as the paper's code has them."""
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * state[f"{name}.weight"]
+
+    def heads(name: str, turned: bool = True) -> torch.Tensor:
+        x = (both @ state[f"midlayer.self_attn.{name}_proj.weight"].T).view(length, -1, 8).transpose(0, 1)
+        angle = torch.arange(length)[:, None] / 10000 ** (torch.arange(0, 8, 2) / 8)
+        sine, cosine = angle.sin(), angle.cos()
+        low, high = x[..., :4], x[..., 4:]
+        x = torch.cat([low * cosine - high * sine, high * cosine + low * sine], -1) if turned else x
+        return x.repeat_interleave(4 // len(x), 0)
+
+    length, before = len(tokens), hidden @ state["fc.weight"].T
+    normed = norm("midlayer.hidden_norm", before)
+    both = torch.cat([norm("midlayer.input_layernorm", state["embed_tokens.weight"][tokens]), normed], -1)
+    scores = heads("q") @ heads("k").transpose(1, 2) / 8**0.5 + torch.full((length, length), -torch.inf).triu(1)
+    mixed = (scores.softmax(-1) @ heads("v", turned=False)).transpose(0, 1).reshape(length, -1)
+    x = (normed if keeps_norm else before) + mixed @ state["midlayer.self_attn.o_proj.weight"].T
+    y = norm("midlayer.post_attention_layernorm", x)
+    gate, up, down = (state[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up", "down"))
+    logits = norm("norm", x + (torch.nn.functional.silu(y @ gate) * (y @ up)) @ down)[-1] @ state["lm_head.weight"].T
+    if "d2t" not in state:
+        return logits
+    return torch.full((99,), -1e4).index_copy(0, torch.arange(40) + state["d2t"], logits)
+
+
+EAGLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "own tables": ("llama", {}),
+    "own layers": (
+        "qwen3",
+        {"lacks": "embed_tokens", "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 0]}},
+    ),
+    "own norm": ("granite", {"lacks": "lm_head d2t t2d", "names": "layers.0.", "norm_before_residual": True}),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", EAGLES)
+def test_a_drafter_of_eagle_3(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first logits are those of its formula; tokens are those without it, in fewer calls where it is often right."""
+    family, more = EAGLES[kind]
+    sizes = SIZES | {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "eos_token_id": None}
+    with seeded(1):
+        base = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **sizes)).eval()
+        for weight in base.parameters():
+            weight.data *= 3 if weight.dim() > 1 else 1
+    base.save_pretrained(tmp_path / "in")
+    state = eagle_drafter(tmp_path / "eagle", base, **more)
+    fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", drafter=str(tmp_path / "eagle"))
+    ids = torch.from_numpy(PROMPT)
+    wanted = base.generate(ids, max_new_tokens=12, do_sample=False).numpy()
+    layers = more.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids", [2, 2, 1])
+    with torch.no_grad():
+        behind = base(ids, output_hidden_states=True)
+        hidden = torch.cat([behind.hidden_states[layer][0] for layer in layers], -1)
+        tokens = torch.cat([ids[0, 1:], behind.logits[0, -1:].argmax(-1)])
+        expected = eagle_logits(state, tokens, hidden, keeps_norm="norm_before_residual" in more)
+    for engine in ("onnxruntime", "runner"):
+        loaded = fx2onnx.load(tmp_path / "out", engine=engine)
+        found = loaded.generate(PROMPT, max_new_tokens=12, use_mtp=True, num_assistant_tokens=4)
+        np.testing.assert_array_equal(found, wanted)
+        with often_right(loaded, wanted, monkeypatch) as (first, calls):
+            found = loaded.generate(PROMPT, max_new_tokens=12, use_mtp=True, num_assistant_tokens=3)
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_allclose(first[0], expected.numpy(), rtol=1e-4, atol=1e-4)
+        assert len(calls) < 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"lacks": "fc"}, "no weights midlayer"),
+        ({"lacks": "midlayer.mlp.up"}, "midlayer.mlp.up_proj.weight is missing"),
+        ({"lacks": "lm_head"}, "lm_head|d2t"),
+        ({"lacks": "d2t"}, "lm_head.weight"),
+        ({"norm_before_fc": True}, "norm_before_fc"),
+        ({"num_hidden_layers": 2}, "of 2"),
+        ({"vocab_size": 80}, "another vocabulary"),
+        ({"hidden_size": 64}, "fc.weight"),
+    ],
+)
+def test_a_drafter_that_does_not_fit(more: dict[str, Any], why: str, tmp_path: Path) -> None:
+    base = {name: value for name, value in more.items() if name in ("vocab_size", "hidden_size", "num_hidden_layers")}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | {"num_hidden_layers": 4} | base))
+    model.save_pretrained(tmp_path / "in")
+    eagle_drafter(tmp_path / "eagle", model, **{name: more[name] for name in more if name not in base})
+    with pytest.raises(UserError, match=why) as caught:
+        fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", drafter=str(tmp_path / "eagle"))
+    assert caught.value.code == "E601"
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

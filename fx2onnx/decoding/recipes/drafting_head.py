@@ -1,5 +1,5 @@
-"""The head of a model that predicts several tokens (MTP), as a graph that drafts: of each token and the hidden state before it, the
-token behind.
+"""A head that drafts (a model's own MTP head, or EAGLE-3's), as a graph: of each token and the hidden state before it, the token
+behind.
 
 Source: transformers 5.23, ``MtpModel`` and ``MTPCandidateGenerator``. The first head drafts all tokens, from its own hidden states.
 """
@@ -7,6 +7,7 @@ Source: transformers 5.23, ``MtpModel`` and ``MTPCandidateGenerator``. The first
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -14,18 +15,20 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
-from fx2onnx.decoding.decoder import add_states
+from fx2onnx.decoding.decoder import HiddenOf, add_states
+from fx2onnx.decoding.recipes.eagle_head import EagleHead, eagle_head
 from fx2onnx.manifest.names import BATCH, HIDDEN, HIDDEN_BEFORE, IDS, LOGITS, PAST, POSITIONS, PRESENT, SEQUENCE
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.transformers_types import Config, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
+MTP = "mtp"
 _LEFT_OUT = "_keys_to_ignore_on_load_unexpected"
 
 
 class Heads(Protocol):
-    """The parts of transformers' ``MtpModel`` that are read."""
+    """The parts of transformers' ``MtpModel`` that are read, which ``EagleHead`` has too."""
 
     config: Config
 
@@ -69,12 +72,21 @@ def _step(
     return mtp._project_to_logits(hidden), hidden
 
 
-def drafting_head(model: Model, name: str, options: Options) -> Source:
-    """The first MTP head of ``model`` as a graph that takes tokens [1, length], the hidden states before them, and its own cache.
+def heads_of(model: Model, drafter: str) -> Heads:
+    """The MTP heads of ``model`` (``mtp``), or the drafter of EAGLE-3 in a folder.
 
-    Raises:   UserError E601 where transformers runs no head of the model, or the checkpoint has none.
+    Raises:   UserError E601 where transformers runs no head of the model, or the checkpoint has none; as ``eagle_head``.
     """
-    mtp = _mtp_of(model)
+    return _mtp_of(model) if drafter == MTP else eagle_head(model, Path(drafter).expanduser())
+
+
+def hidden_of(heads: Heads) -> HiddenOf:
+    """The function from the hidden states of all layers to those that the head takes."""
+    return heads.joined() if isinstance(heads, EagleHead) else itemgetter(-1)
+
+
+def drafting_head(model: Model, mtp: Heads, name: str, options: Options) -> Source:
+    """The first head as a graph that takes tokens [1, length], the hidden states before them, and its own cache."""
     sizes = unmistakable_sizes(model.config)
     width = int(mtp.config.hidden_size)
     found: list[object] = []
@@ -82,7 +94,7 @@ def drafting_head(model: Model, name: str, options: Options) -> Source:
     def call(input_ids: torch.Tensor, **others: torch.Tensor) -> Mapping[str, object]:
         from transformers.cache_utils import MtpCache
 
-        found[:] = [MtpCache(config=mtp.config)]
+        found[:] = [mtp.new_cache() if isinstance(mtp, EagleHead) else MtpCache(config=mtp.config)]
         return dict(zip((LOGITS, HIDDEN), _step(mtp, found[0], input_ids, **others), strict=True))
 
     run_lightly(model, call, _sample(sizes.batch, sizes.past, width))
@@ -114,8 +126,8 @@ def _mtp_of(model: Model) -> Heads:
     config = model.config.get_text_config(decoder=True)
     count = getattr(config, "num_mtp_layers", None)
     if not count:
-        why = "its config has no num_mtp_layers, and transformers runs no other heads that draft (EAGLE, Medusa)"
-        step = "leave out --drafter, or give generate a smaller model: --assistant FOLDER"
+        why = "its config has no num_mtp_layers"
+        step = "--drafter FOLDER of EAGLE-3, or give generate a smaller model: --assistant FOLDER"
         raise UserError("E601", f"{type(model).__name__} has no drafting head", why=why, next=step)
     with reported(f"cannot load the drafting head of {type(model).__name__}", next="leave out --drafter"):
         folder = getattr(model.config, "name_or_path", "")

@@ -13,7 +13,7 @@ from fx2onnx.decoding.cache.calibration import Prompts, calibrated, measured
 from fx2onnx.decoding.cache.cells import Cells
 from fx2onnx.decoding.cache.grouped import grouped_decoder
 from fx2onnx.decoding.decoder import cached_decoder
-from fx2onnx.decoding.recipes.drafting_head import drafting_head
+from fx2onnx.decoding.recipes.drafting_head import drafting_head, heads_of, hidden_of
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
 from fx2onnx.manifest.names import DRAFT_FILE, MODEL_FILE
 
@@ -30,7 +30,9 @@ def parts(request: FolderRequest) -> list[FolderPart]:
             return [request.part(MODEL_FILE, grouped_decoder(request.model, request.name, request.options))]
         except UserError as error:
             note = f"{MODEL_FILE} has plain attention: {error.why or error.what}"
-    make = partial(cached_decoder, request.model, request.name, request.options, gives_hidden=bool(request.drafter))
+    heads = heads_of(request.model, request.drafter) if request.drafter else None
+    hidden = hidden_of(heads) if heads else None
+    make = partial(cached_decoder, request.model, request.name, request.options, hidden_of=hidden)
     if request.cache not in CELLS:
         part = request.decoder_part(MODEL_FILE, make)
     else:
@@ -40,6 +42,6 @@ def parts(request: FolderRequest) -> list[FolderPart]:
         first = part.forms[0]()
         note = measured(request.model, cells, first.module, first.kwargs, prompts)
     parts = [replace(part, note=note)] if note else [part]
-    if request.drafter:
-        parts.append(request.part(DRAFT_FILE, drafting_head(request.model, request.name, request.options)))
+    if heads:
+        parts.append(request.part(DRAFT_FILE, drafting_head(request.model, heads, request.name, request.options)))
     return parts

@@ -92,7 +92,7 @@ class FolderRequest:
     prompts: Mapping[str, object] | None = None
     """Arrays of tokens that the scales of a rounded cache are calibrated on."""
     drafter: str | None = None
-    """``mtp``: with the model's own head that drafts tokens."""
+    """``mtp``: with the model's own head that drafts tokens; or the folder of an EAGLE-3 drafter."""
     images: bool = True
     """False for a model of text, made of one that takes images with its prompt."""
     options: Options = field(default_factory=Options)

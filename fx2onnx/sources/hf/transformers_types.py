@@ -33,6 +33,7 @@ class Config(Protocol):
     audio_bos_token_id: int
     quantization_config: object
     use_cache: bool
+    _attn_implementation: str
 
     def to_dict(self) -> dict[str, object]: ...
 
@@ -66,6 +67,7 @@ class Model(nn.Module):
 
     from_pretrained: ClassVar[Callable[..., tuple[Model, LoadingNotes]]]
     get_input_embeddings: Callable[[], nn.Module]
+    get_output_embeddings: Callable[[], nn.Module]
     get_encoder: Callable[[], Model]
     prepare_inputs_for_generation: Callable[..., dict[str, object]]
     generate: Callable[..., torch.Tensor]

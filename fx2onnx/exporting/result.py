@@ -43,6 +43,10 @@ class ExportedFolder(Shown):
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For ``pickle``: all but the sources, whose modules belong to this process."""
+        return vars(self) | {"sources": {}}
+
     def _shown(self) -> dict[str, Any]:
         return _shown_folder(self.path, self.reports, self.verdicts) | {"notes": self.notes}
 

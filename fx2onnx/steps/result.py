@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.escape import Shown
@@ -16,6 +17,7 @@ from fx2onnx.base.metadata import DERIVATION, derivation_text
 from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.files.digest import sha256_of_file
 from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.io import to_proto
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.optimize.driver import AppliedEdit
 from fx2onnx.precision.model import Lowered
@@ -82,6 +84,13 @@ class OptimizeResult(Shown):
 
     precision: Lowered | None = None
     """With ``dtype``: what computes in 16 bits, and what does not and why. The comparison allows for its rounding."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For ``pickle``: the model as bytes with its weights, which are made only when they are read."""
+        return vars(self) | {"model": to_proto(self.model).SerializeToString()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, model=ir.from_proto(onnx.load_from_string(state["model"])))
 
     def _shown(self) -> dict[str, Any]:
         return {

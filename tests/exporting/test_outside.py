@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx.exporting.result import ExportedFolder
+from fx2onnx.sources import Source
 from fx2onnx.verify.locating.first_wrong import Difference as ValueDifference
 from fx2onnx.verify.locating.first_wrong import FirstWrong
 
@@ -103,6 +105,26 @@ def test_results_are_short_where_they_are_shown(tmp_path: Path) -> None:
     assert "differ" not in str(result.report)
     assert str(result.report).startswith("exported in")
     assert str(verdict) == verdict.describe()
+
+
+@pytest.mark.parametrize("options", [{"kind": "int8"}, {"kind": "int4"}, {}], ids=["int8", "int4", "optimize"])
+def test_an_optimized_model_can_be_pickled(options: dict[str, str]) -> None:
+    model = fx2onnx.export(torch.nn.Linear(64, 64), (torch.randn(2, 64),)).model_proto
+    verb = fx2onnx.quantize if options else fx2onnx.optimize
+    result = verb(model, verify=False, **options)  # type: ignore[operator]
+    again = pickle.loads(pickle.dumps(result))
+    assert repr(again) == repr(result)
+    feeds = {"input": torch.ones(2, 64).numpy()}
+    outputs = [fx2onnx.runner.InferenceSession(each.model).run(None, feeds)[0] for each in (result, again)]
+    assert (outputs[0] == outputs[1]).all()
+
+
+def test_an_exported_folder_leaves_its_modules_out_of_a_pickle() -> None:
+    module = torch.nn.Linear(2, 2)
+    module.local = lambda: None  # type: ignore[assignment]
+    folder = ExportedFolder(Path("x"), ["a.onnx"], sources={"a.onnx": Source("a", module)})
+    again = pickle.loads(pickle.dumps(folder))
+    assert (again.files, again.sources, len(folder.sources)) == (["a.onnx"], {}, 1)
 
 
 def test_the_logger_hears_of_exports_and_warnings(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,9 +73,8 @@ def _find(module_name: str, path: str) -> Callable[..., object]:
         missing = error.name or ""
         package = missing.split(".")[0]
         if module_name == missing or module_name.startswith(missing + "."):
-            fail_unknown(
-                "module or source kind", module_name, prefixes(), hint="run fx2onnx where the module can be imported"
-            )
+            hint = "run fx2onnx where the module can be imported"
+            fail_unknown("module or source kind", module_name, prefixes(), hint=hint, rest=f":{path}")
         raise UserError(
             "E602",
             f"importing {module_name} needs {missing}, which is not installed",

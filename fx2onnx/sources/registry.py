@@ -253,11 +253,11 @@ def names(prefix: str) -> list[str]:
     return sorted(_builder(kind).names())
 
 
-def fail_unknown(what: str, name: str, known: Iterable[str], *, hint: str = "") -> NoReturn:
-    """Raise E601 for ``name``, with the closest of the ``known`` names."""
+def fail_unknown(what: str, name: str, known: Iterable[str], *, hint: str = "", rest: str = "") -> NoReturn:
+    """Raise E601 for ``name``, with the closest of the ``known`` names, each before the ``rest`` of the source."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    steps = [f"did you mean {' or '.join(close)}?"] if close else []
+    steps = [f"did you mean {' or '.join(each + rest for each in close)}?"] if close else []
     elsewhere = [] if name in known else specs_named(name)
     if elsewhere:
         steps.insert(0, f"{' and '.join(elsewhere)} {'has' if len(elsewhere) == 1 else 'have'} that name")

@@ -114,7 +114,7 @@ def test_a_file_is_a_source(folder: Path) -> None:
         ("bert", "hf:bert"),
         ("inner", "it has none of modules.json"),
         ("zoo:resnet34", "torchvision:resnet34 and timm:resnet34 have that name"),
-        ("torchvison:resnet50", "did you mean torchvision"),
+        ("torchvison:resnet50", "did you mean torchvision:resnet50?"),
         ("inner/shell_net", "write inner/shell_net.py:make"),
         ("inner/shell_net.py:network", "def make(): return network, (example_input,)"),
         ("some/checkpoint-base", "write hf:FOLDER: nothing is downloaded"),

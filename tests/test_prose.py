@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fx2onnx.base.errors import CODES
+from fx2onnx.verify.values import ENDS, KINDS
 from tests.docs.blocks import ROOT
 from tools import check_prose
 
@@ -58,6 +59,11 @@ def test_a_measured_number_says_its_date_and_source(text: str, lines: list[int])
 def test_each_code_has_a_heading_that_addresses_lead_to() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     assert all(f"\n## {code}\n" in text for code in CODES)
+
+
+def test_the_page_on_verification_names_each_kind_of_values() -> None:
+    text = (ROOT / "docs" / "verify.md").read_text()
+    assert [kind for kind in (*KINDS, *ENDS) if f"`{kind}`" not in text] == []
 
 
 @pytest.mark.parametrize(

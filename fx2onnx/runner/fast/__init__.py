@@ -50,6 +50,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     (MICROSOFT, "integers"): "QGemm",
     (MICROSOFT, "choices"): "DynamicTimeWarping",
     (MICROSOFT, "lines"): "Gelu",
+    (MICROSOFT, "recurrent"): "DynamicQuantizeLSTM",
     (MICROSOFT, "halves"): "MatMulNBits",
     (PRIVATE_DOMAIN, "depthwise"): "FusedConv",
     (PRIVATE_DOMAIN, "integers"): "ScaledMatMulInteger",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand, tanh
+from fx2onnx.semantics.kernels.contrib.recurrent import dynamic_quantize_lstm
 from fx2onnx.semantics.kernels.elementwise import Call
 from fx2onnx.semantics.kernels.joined_recurrence import GATES, Joined, join, rectifies
 from fx2onnx.semantics.kernels.rnn import is_usual
@@ -179,3 +180,41 @@ def prepare_GRU(facts: Facts) -> Prepared | None:
 
 def prepare_RNN(facts: Facts) -> Prepared | None:
     return _prepare("RNN", facts)
+
+
+@compiled
+def _dynamic_lstm(lines: Array, r: Array, scale: Array, h: Array, c: Array, backwards: bool, y: Array, at: int) -> None:
+    """An LSTM whose state is quantized by its own range at each step. The gates are i, o, f, c; r [hidden, 4 * hidden] has whole numbers."""
+    steps, batch, width = lines.shape
+    hidden = width // 4
+    sums, codes = np.empty(width, np.float32), np.empty((batch, hidden), np.float32)
+    for step in range(steps):
+        t = steps - 1 - step if backwards else step
+        low, high = f32(0), f32(0)
+        for b in range(batch):
+            for j in range(hidden):
+                low, high = min(low, h[b, j]), max(high, h[b, j])
+        by = (high - low) / f32(255) if high != low else f32(1)
+        zero = min(max(np.rint(-low / by), f32(0)), f32(255))
+        for b in range(batch):
+            for j in range(hidden):
+                codes[b, j] = min(max(np.rint(h[b, j] / by) + zero, f32(0)), f32(255)) - zero
+        for b in range(batch):
+            sums[:] = f32(0)
+            _add_product(codes[b], r, 0, width, sums)
+            for j in range(width):
+                total = lines[t, b, j] + sums[j] * (by * (scale[0] if scale.size == 1 else scale[j]))
+                sums[j] = tanh(total) if j >= 3 * hidden else tanh(total * f32(0.5)) * f32(0.5) + f32(0.5)
+            for j in range(hidden):
+                cell = sums[2 * hidden + j] * c[b, j] + sums[j] * sums[3 * hidden + j]
+                c[b, j] = cell
+                h[b, j] = sums[hidden + j] * tanh(cell)
+                y[t, at, b, j] = h[b, j]
+
+
+def _usual_steps(lines: Array, r: Array, scale: Array, h: Array, c: Array, *others: Any) -> None:
+    lines, r, scale = (np.require(one, FLOAT32, ["C", "W"]) for one in (lines, r, scale))
+    _dynamic_lstm(lines, r, scale, h, c, *others)
+
+
+call_DynamicQuantizeLSTM: Any = partial(dynamic_quantize_lstm, usual_steps=_usual_steps)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.contrib.quantized import quantized, right_operand, scaled_product
+from fx2onnx.semantics.kernels.integer_products import EXACT
+from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.recurrence import activations
 from fx2onnx.semantics.limits import check_shape, count_iteration
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array
+
+MOST_EXACT = EXACT // 255**2
+"""The largest state whose products with weights are summed exactly in float32."""
 
 
 class _Weights:
@@ -36,6 +41,52 @@ class _Weights:
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
+def _usual_steps(lines: Array, r: Array, scale: Array, h: Array, c: Array, backwards: bool, y: Array, at: int) -> None:
+    """All steps of one direction with the usual activations; the gates are i, o, f, c.
+
+    Shapes: lines [steps, batch, 4 * hidden], the products with the input; r [hidden, 4 * hidden], whole numbers; y [steps, directions, batch, hidden].
+    """
+    codes, room, sums = np.empty_like(h), np.empty_like(h), np.empty(lines.shape[1:], FLOAT32)
+    gates, cell = sums[:, : 3 * h.shape[1]], sums[:, 3 * h.shape[1] :]
+    taken, opened, kept = np.split(gates, 3, axis=1)
+    for line, target in zip(*((lines[::-1], y[::-1, at]) if backwards else (lines, y[:, at])), strict=True):
+        low, high = min(np.minimum.reduce(h, None), np.float32(0)), max(np.maximum.reduce(h, None), np.float32(0))
+        by = (high - low) / np.float32(255) if high != low else np.float32(1)
+        zero = min(max(np.rint(-low / by), np.float32(0)), np.float32(255))
+        np.rint(np.divide(h, by, out=codes), out=codes)
+        clip(codes, -zero, np.float32(255) - zero, codes)
+        np.matmul(codes, r, out=sums)
+        np.multiply(sums, by * scale, out=sums)
+        np.add(sums, line, out=sums)
+        np.tanh(cell, out=cell)
+        np.exp(np.negative(gates, out=gates), out=gates)
+        np.reciprocal(np.add(gates, np.float32(1), out=gates), out=gates)
+        np.multiply(kept, c, out=c)
+        np.add(c, np.multiply(taken, cell, out=room), out=c)
+        np.multiply(opened, np.tanh(c, out=room), out=h)
+        target[...] = h
+
+
+def _any_steps(
+    gates: Array, recurrent: _Weights, ends: Array, terms: Any, h: Array, c: Array, is_reverse: bool, y: Array, at: int
+) -> tuple[Array, Array]:
+    """All steps of one direction, whose rows end at ``ends``; the last states. ``terms``: activations, peepholes, clip, ``input_forget``."""
+    ((f, g, hh), peep, clip, input_forget), (batch, hidden) = terms, h.shape
+    for time in range(len(gates)):
+        count_iteration()
+        alive = time < ends
+        places = np.maximum(ends - 1 - time, 0) if is_reverse else np.full(batch, time)
+        total = gates[places, np.arange(batch)] + recurrent.times(np.where((time <= ends)[:, None], h, 0))
+        i, o, fg, cell = (total[:, k * hidden : (k + 1) * hidden] for k in range(4))
+        i = f(_clipped(i + peep[0] * c, clip))
+        fg = 1 - i if input_forget else f(_clipped(fg + peep[2] * c, clip))
+        new_c = fg * c + i * g(_clipped(cell, clip))
+        new_h = f(_clipped(o + peep[1] * new_c, clip)) * hh(new_c)
+        h, c = np.where(alive[:, None], new_h, h), np.where(alive[:, None], new_c, c)
+        y[places[alive], at, alive] = h[alive]
+    return h, c
+
+
 @kernel("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(
     x: Array,
@@ -56,26 +107,29 @@ def dynamic_quantize_lstm(
     hidden_size: int | None = None,
     clip: float = 0.0,
     n_outputs: int = 1,
+    usual_steps: Callable[..., None] = _usual_steps,
     **attrs: Any,
 ) -> tuple[Array, ...]:
     """LSTM whose weights are quantized, and whose input and states are quantized by their own range before each product.
 
     Shapes:   x [T, B, I], w [D, I, 4 * H], r [D, H, 4 * H] (gates i, o, f, c), scales [D] or [D, 4 * H].
+    ``usual_steps``: computes all steps of one direction where its activations are the usual ones, and nothing is clipped or missing.
     Numerics: onnxruntime cuts the batch between its threads, and quantizes each part by its own range; here it is whole.
     """
     n_directions = 2 if direction == "bidirectional" else 1
     operands = {"B": b, "P": p, "initial_h": initial_h, "initial_c": initial_c}
     steps, batch, hidden = _checked_sizes(x, w, r, operands, n_directions, hidden_size)
     ends = _ends(lengths, steps, batch)
-    names = attrs.get("activations") or ("Sigmoid", "Tanh", "Tanh") * n_directions
+    names = tuple(attrs.get("activations") or ("Sigmoid", "Tanh", "Tanh") * n_directions)
     if len(names) != 3 * n_directions:
         raise ValueError(f"{len(names)} activations, not {3 * n_directions}")
     functions = activations(names, attrs.get("activation_alpha") or (), attrs.get("activation_beta") or ())
     check_shape((steps, n_directions, batch, hidden), FLOAT32, "the result of a recurrence")
+    is_usual = names == ("Sigmoid", "Tanh", "Tanh") * n_directions and not (clip or input_forget) and p is None
+    is_usual = is_usual and lengths is None and x.dtype == FLOAT32
     y = np.zeros((steps, n_directions, batch, hidden), FLOAT32)
     last_h, last_c = np.zeros((2, n_directions, batch, hidden), FLOAT32)
     for index, longest in enumerate([int(ends.max(initial=0))] * n_directions):
-        f, g, hh = functions[3 * index : 3 * index + 3]
         bias = np.zeros(4 * hidden, FLOAT32) if b is None else b[index][: 4 * hidden] + b[index][4 * hidden :]
         peep = np.zeros((3, hidden), FLOAT32) if p is None else p[index].reshape(3, hidden)
         recurrent = _Weights(r, r_scale, r_zero, index, "R")
@@ -83,18 +137,13 @@ def dynamic_quantize_lstm(
         h = np.zeros((batch, hidden), FLOAT32) if initial_h is None else initial_h[index].copy()
         c = np.zeros((batch, hidden), FLOAT32) if initial_c is None else initial_c[index].copy()
         is_reverse = direction == "reverse" or index == 1
-        for time in range(longest):
-            count_iteration()
-            alive = time < ends
-            places = np.maximum(ends - 1 - time, 0) if is_reverse else np.full(batch, time)
-            total = gates[places, np.arange(batch)] + recurrent.times(np.where((time <= ends)[:, None], h, 0))
-            i, o, fg, cell = (total[:, k * hidden : (k + 1) * hidden] for k in range(4))
-            i = f(_clipped(i + peep[0] * c, clip))
-            fg = 1 - i if input_forget else f(_clipped(fg + peep[2] * c, clip))
-            new_c = fg * c + i * g(_clipped(cell, clip))
-            new_h = f(_clipped(o + peep[1] * new_c, clip)) * hh(new_c)
-            h, c = np.where(alive[:, None], new_h, h), np.where(alive[:, None], new_c, c)
-            y[places[alive], index, alive] = h[alive]
+        if is_usual and hidden <= MOST_EXACT:
+            count_iteration(longest)
+            usual_steps(gates, recurrent.wide, recurrent.scale, h, c, is_reverse, y, index)
+            last_h[index], last_c[index] = h, c
+            continue
+        terms = functions[3 * index : 3 * index + 3], peep, clip, bool(input_forget)
+        h, c = _any_steps(gates, recurrent, ends, terms, h, c, is_reverse, y, index)
         last_h[index], last_c[index] = h, c
     return (y, last_h, last_c)[: max(n_outputs, 1)]
 

@@ -23,6 +23,8 @@ def fuse(program: Program) -> int:
     count += fuse_integer_product(program) if "MatMulInteger" in op_types else 0
     if not op_types.isdisjoint(PRODUCTS):
         _split_products(program)
+    if "QLinearConv" in op_types:
+        _adopt_quantized(program)
     for step in program.steps:
         if step.bodies:
             count += sum(fuse(body) for body in step.bodies.values())
@@ -51,6 +53,28 @@ def _adopt(program: Program, fused: Kernel) -> None:
         steps.append(_like(step, _standard("Add"), (product, addend), total, {}))
         if activation:
             steps.append(_like(step, _standard(activation), (total,), step.outputs[0], {}))
+    program.steps = steps
+    program.link()
+
+
+def _adopt_quantized(program: Program) -> None:
+    """onnxruntime's QLinearConv with constant weights -> ONNX's, which has a planned form, between two transpositions of channels."""
+    steps: list[Step] = []
+    for step in program.steps:
+        weights = program.slots[step.inputs[3]].const if step.op_type == "QLinearConv" and step.inputs[3] >= 0 else None
+        if step.kernel.domain != MICROSOFT or not isinstance(weights, np.ndarray) or weights.ndim < 3:
+            steps.append(step)
+            continue
+        attrs = {key: value for key, value in step.attrs.items() if key != "channels_last"}
+        (x, *others), y, axes = step.inputs, step.outputs[0], range(1, weights.ndim)
+        is_last = bool(step.attrs.get("channels_last"))
+        source, made = (program.new_slot("").index for _ in range(2)) if is_last else (x, y)
+        turns = [{"perm": [0, weights.ndim - 1, *axes[:-1]]}, {"perm": [0, *axes[1:], 1]}]
+        if is_last:
+            steps.append(_like(step, _standard("Transpose"), (x,), source, turns[0]))
+        steps.append(_like(step, _standard("QLinearConv"), (source, *others), made, attrs))
+        if is_last:
+            steps.append(_like(step, _standard("Transpose"), (made,), y, turns[1]))
     program.steps = steps
     program.link()
 

@@ -97,6 +97,7 @@ def convolutions() -> list[Case]:
             )
             given = scalar(0.02), zero, weights, scale, zeros, scalar(1.7), scalar(5, dtype), numbers("int32", w[0])
             made.append(Case("QLinearConv", [codes], *given, **attrs))
+            made.append(Case("QLinearConv", [np.moveaxis(codes, 1, -1).copy()], *given, domain=MICROSOFT, channels_last=1, **attrs))  # fmt: skip
             if (dtype, kind) == ("uint8", "uint8"):
                 made.append(Case("ConvInteger", [codes], weights, zero, scalar(4, kind), **attrs))
     return made

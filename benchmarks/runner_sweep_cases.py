@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from fx2onnx.semantics.kernels.threads import multiply
 
 OPSET = 20
 MICROSOFT = "com.microsoft"
@@ -34,6 +36,8 @@ class Case:
     """A file's content, or its path."""
     feeds: dict[str, np.ndarray]
     nodes: int = 1
+    least: Callable[[], None] | None = None
+    """The fewest NumPy calls that the model needs, which no plan can do without."""
 
 
 def values(dtype: str, dims: Sequence[int], low: float = -1.0, high: float = 1.0) -> np.ndarray:
@@ -117,10 +121,12 @@ class Builder:
         self.nodes.append(helper.make_node(op, names, outputs, domain=domain, **attrs))
         return outputs[0] if n == 1 else outputs
 
-    def case(self, label: str, outputs: Sequence[str], kind: str = "model") -> Case:
+    def case(
+        self, label: str, outputs: Sequence[str], kind: str = "model", least: Callable[[], None] | None = None
+    ) -> Case:
         feeds = {name: item.array for name, item in self.operands.items() if not item.is_const}
         model = model_of(self.nodes, self.operands, outputs, OPSET)
-        return Case(label, kind, model, feeds, len(self.nodes))
+        return Case(label, kind, model, feeds, len(self.nodes), least)
 
 
 def small_graphs() -> Iterator[Case]:
@@ -138,6 +144,42 @@ def small_graphs() -> Iterator[Case]:
         x = b.add("Gemm", x, w(32, 32) if b.nodes[1:] else w(1536, 32), w(32))
         x = b.add("Relu", b.add("LayerNormalization", x, w(32), w(32)))
     yield b.case("wake word classifier", [b.add("Sigmoid", x)], "small")
+
+
+def least_of_recurrence(steps: int, hidden: int) -> Callable[[], None]:
+    """Eight calls for each step of an LSTM: the product, its sum with the input, tanh of all gates, and what makes the states of them."""
+    h, r, gates = (
+        values("float32", (1, hidden)),
+        values("float32", (hidden, 4 * hidden)),
+        values("float32", (4 * hidden,)),
+    )
+    line, state = gates.reshape(1, -1), h.copy()
+
+    def run() -> None:
+        for _ in range(steps):
+            h.dot(r, line)
+            np.add(line, line, line)
+            np.tanh(line, line)
+            np.multiply(gates[:hidden], h, state)
+            np.multiply(gates[hidden : 2 * hidden], h, state)
+            np.add(state, state, state)
+            np.tanh(state, state)
+            np.multiply(h, state, state)
+
+    return run
+
+
+def least_of_products(times: int, *shapes: tuple[int, int, int]) -> Callable[[], None]:
+    """The products of float32 alone, [rows, inner] @ [inner, columns], as the runner cuts them."""
+    operands = [
+        (values("float32", (m, k)), values("float32", (k, n)), np.empty((m, n), np.float32)) for m, k, n in shapes
+    ]
+
+    def run() -> None:
+        for a, b, y in operands * times:
+            multiply(a, b, y)
+
+    return run
 
 
 def model_graphs() -> Iterator[Case]:
@@ -167,7 +209,8 @@ def model_graphs() -> Iterator[Case]:
     for ins in (120, 50, 50):
         y = b.add("LSTM", x, w(2, 100, ins), w(2, 100, 25), w(2, 200), hidden_size=25, direction="bidirectional")
         x = b.add("Reshape", b.add("Transpose", y, perm=[0, 2, 1, 3]), c([0, 0, -1], "int64"))
-    yield b.case("beat tracker, 100 frames", [b.add("Sigmoid", b.add("MatMul", x, w(50, 1)))])
+    out = b.add("Sigmoid", b.add("MatMul", x, w(50, 1)))
+    yield b.case("beat tracker, 100 frames", [out], least=least_of_recurrence(300, 50))  # both directions in one call
 
     b = Builder()
     x = b.give(f(1, 20, 256))
@@ -178,7 +221,7 @@ def model_graphs() -> Iterator[Case]:
             factor = b.add("Mul", scale, c(0.01))
             y = b.add("Add", b.add("Mul", b.add("Cast", product, to=TensorProto.FLOAT), factor), w(outs))
             x = b.add("Relu", y) if outs == 1024 else b.add("LayerNormalization", y, w(256), w(256))
-    yield b.case("speller in int8, 20 characters", [x])
+    yield b.case("speller in int8, 20 characters", [x], least=least_of_products(3, (20, 256, 1024), (20, 1024, 256)))
 
 
 ZOO: dict[str, dict[str, int]] = {

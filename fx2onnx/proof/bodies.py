@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.judge.engines import ENGINES, Run
 from fx2onnx.proof.findings import ValueRanges
+from fx2onnx.proof.hulls import hull_of
 from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded
 
@@ -29,6 +30,7 @@ class GraphPass(Protocol):
     found: ValueRanges
     place: str
     bodies: dict[str, HeldGraph]
+    hulls: dict[str, Interval]
 
     def inside(
         self,
@@ -40,6 +42,8 @@ class GraphPass(Protocol):
         place: str,
     ) -> GraphPass:
         """The pass over a graph that a node holds."""
+
+    def known(self, name: str) -> Interval | None: ...
 
     def wide_of(self, name: str, index: int) -> Any: ...
 
@@ -118,6 +122,8 @@ class Turn:
     """The same in float64; None where it is not known."""
     base: list[Any]
     """The arrays on the input that tells shapes."""
+    hulls: Spans = field(default_factory=list)
+    """Bounds of all elements of the outputs."""
 
 
 def value_at(walk: GraphPass, name: str, place: int) -> Any:
@@ -157,6 +163,7 @@ def run_body(
         {index: [sample[name] for name in body.outputs] for index, sample in ran.items()},
         {index: [far.get(name) for name in body.outputs] for index, far in zip(ran, here.wide, strict=True)},
         [base[name] for name in body.outputs],
+        [here.known(name) for name in body.outputs],
     )
 
 
@@ -187,16 +194,23 @@ def if_spans(walk: GraphPass, node: onnx.NodeProto, attrs: Mapping[str, Any]) ->
                 if far is not None and bool(far) == side:
                     walk.note_wide(index, node.output, arrays)
     if len(made) == 1:
-        return next(iter(made.values())).spans
+        (only,) = made.values()
+        walk.hulls.update({name: hull_of(hull) for name, hull in zip(node.output, only.hulls, strict=True) if hull})
+        return only.spans
     found: Spans = []
-    for one, other, like in zip(made[True].spans, made[False].spans, made[True].base, strict=True):
-        if one is None or other is None or one.low.shape != other.low.shape:
-            if one is not None and other is not None:
-                walk.note_unknown(node, "its branches give different shapes")
+    for place, output in enumerate(node.output):
+        pair = [each.spans[place] for each in made.values()]
+        is_fixed = pair[0] is not None and pair[1] is not None and pair[0].low.shape == pair[1].low.shape
+        if not is_fixed:
+            pair = [hull and hull_of(hull) for hull in (each.hulls[place] for each in made.values())]
+        dtype = np.asarray(made[True].base[place]).dtype if is_fixed else np.dtype(np.float64)
+        if any(each is None for each in pair):
+            walk.note_unknown(node, "a branch gives a value of which nothing is known")
             found.append(None)
             continue
-        call = Call("Where", walk.file.opsets.get("", 0), {}, [condition, one, other], 1, np.asarray(like).dtype)
-        joined = RULES["Where"](call)
+        joined = RULES["Where"](Call("Where", walk.file.opsets.get("", 0), {}, [condition, *pair], 1, dtype))
         assert isinstance(joined, Interval)
-        found.append(joined)
+        if not is_fixed:
+            walk.hulls[output] = joined
+        found.append(joined if is_fixed else None)
     return found

@@ -9,7 +9,7 @@ import numpy as np
 from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded, rule
 
-_DATA: dict[str, tuple[int, ...]] = {
+MOVED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
         (
             *(
@@ -52,7 +52,7 @@ def _moved(call: Call) -> list[Interval]:
         return [_reduced(call)]
     if call.op_type in _INDEXED and call.span(1).value is None:
         return [_anywhere(call)]
-    data = _DATA[call.op_type] or range(len(call.args))
+    data = MOVED[call.op_type] or range(len(call.args))
     rest = [None if not call.has(index) or index in data else call.constant(index) for index in range(len(call.args))]
 
     def run(pick: Callable[[Interval], Array]) -> list[Array]:
@@ -88,7 +88,7 @@ def _anywhere(call: Call) -> Interval:
     return Interval(low, high, np.maximum(data.error, new.error.max(initial=0)))
 
 
-RULES.update(dict.fromkeys(_DATA, _moved))
+RULES.update(dict.fromkeys(MOVED, _moved))
 
 
 @rule("Dropout")

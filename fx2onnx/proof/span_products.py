@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -274,7 +275,21 @@ def _extreme(call: Call) -> Interval:
         np.asarray(pick.reduce(np.broadcast_arrays(*ends)))
         for ends in ([s.low for s in spans], [s.high for s in spans])
     )
-    return Interval(low, high, np.asarray(np.maximum.reduce(errors)))
+    least = np.asarray(pick.reduce(np.broadcast_arrays(*(span.lowest for span in spans))))
+    return Interval(low, high, np.asarray(np.maximum.reduce(errors)), None, least)
+
+
+@rule("Clip")
+def _clip(call: Call) -> Interval:
+    """``min(max(x, least), most)``."""
+    found = call.span(0)
+    for index, name, pick in ((1, "min", "Max"), (2, "max", "Min")):
+        if call.has(index) or name in call.attrs:
+            limit = call.span(index) if call.has(index) else Interval.of(np.asarray(call.attrs[name], np.float32))
+            made = _extreme(replace(call, op_type=pick, args=[found, limit]))
+            assert isinstance(made, Interval)
+            found = made
+    return found
 
 
 @rule("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")

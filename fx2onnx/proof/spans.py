@@ -255,7 +255,7 @@ def _slope_log(low: Array, high: Array) -> Array:
 
 
 _RISING: dict[str, Callable[[Array, Array], Any]] = {
-    **dict.fromkeys(("Relu", "Tanh", "Softplus", "Elu", "Clip", "Atan"), lambda low, high: 1.0),
+    **dict.fromkeys(("Relu", "Tanh", "Softplus", "Elu", "Atan"), lambda low, high: 1.0),
     **dict.fromkeys(("LeakyRelu", "Softsign", "Asinh"), lambda low, high: 1.0),
     "Sigmoid": lambda low, high: 0.25,
     "HardSigmoid": lambda low, high: 1.0,
@@ -271,13 +271,12 @@ def _rising(call: Call) -> Interval:
     x = call.span(0)
     if call.op_type in ("LeakyRelu", "Elu", "HardSigmoid") and not 0 <= float(call.attrs.get("alpha", 0)) <= 1:
         raise LookupError(call.op_type)
-    rest = [call.constant(index).astype(np.float64) if call.has(index) else None for index in range(1, len(call.args))]
-    low, high = call.run(x.low, *rest)[0], call.run(x.high, *rest)[0]
+    low, high = call.run(x.low)[0], call.run(x.high)[0]
     low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
     slope = _RISING[call.op_type](np.minimum(x.lowest, x.low), x.high + x.error)
     error = np.where(x.error == 0, 0.0, x.error * slope)
     made = Interval.between(low, high, error)
-    count = 0.0 if call.op_type in ("Relu", "Clip") else ULPS
+    count = 0.0 if call.op_type == "Relu" else ULPS
     size = made.size + abs(float(call.attrs.get("alpha", 1.0))) * (call.op_type in _CANCELS)
     made = Interval(made.low, made.high, made.error + call.rounded(size, count) if count else made.error)
     return made.above(np.zeros(())) if call.op_type in _POSITIVE else made

@@ -14,6 +14,7 @@ import onnx
 
 from fx2onnx.proof.bodies import GraphPass, Spans, Turn, run_body, value_at
 from fx2onnx.proof.findings import ValueRanges
+from fx2onnx.proof.hulls import join_of
 from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.spans import Interval, Unbounded, limits_of, unit_of
 
@@ -84,6 +85,7 @@ class LoopTurns:
         self.scanned: dict[int, list[list[Any]]] = {index: [] for index in places}
         self.scans: list[Spans] = []
         """The scan outputs of each turn."""
+        self.hulls: list[Spans] = []
 
     def lead(self, turn: int) -> Spans:
         """The formal inputs that are no states, at one turn."""
@@ -132,6 +134,7 @@ class LoopTurns:
             {index: [goes, *arrays] for index, arrays in made.results.items()},
             {index: [goes, *arrays] for index, arrays in made.wide.items()},
             [goes, *made.base],
+            [None, *made.hulls],
         )
 
     def hand_on(self, made: Turn, turn: int) -> None:
@@ -139,6 +142,7 @@ class LoopTurns:
         last = 1 + len(self.states)
         self.states, self.base = made.spans[1:last], made.base[1:last]
         self.scans.append(made.spans[last:])
+        self.hulls.append(made.hulls[last:])
         for index in list(self.live):
             if index not in made.results:
                 del self.live[index]
@@ -214,8 +218,11 @@ class LoopTurns:
                 found.append(Interval.of(like))
                 continue
             if count == math.inf or not parts or any(part is None for part in parts):
-                if count == math.inf:
-                    self.walk.note_unknown(self.node, "the number of its turns depends on data")
+                hulls = [turn[output] for turn in self.hulls]
+                if any(hull is None for hull in hulls):
+                    self.walk.note_unknown(self.node, "its turns give a value of which nothing is known")
+                else:  # as many turns as data says
+                    self.walk.hulls[name] = join_of([hull for hull in hulls if hull is not None])
                 found.append(None)
                 continue
             known = [part for part in parts if part is not None]
@@ -252,6 +259,7 @@ class LoopTurns:
         made = self.once(lead, turn, inside)
         self.states = made.spans[1:last]
         self.scans.append(made.spans[last:])
+        self.hulls.append(made.hulls[last:])
         if any(span is not None and np.isinf(span.error).any() for span in self.states):
             self.walk.note_unknown(self.node, "rounding may grow with each turn")
         self.live.clear()

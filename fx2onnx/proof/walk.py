@@ -15,6 +15,7 @@ from fx2onnx.proof import span_moves, span_products, span_reductions, span_steps
 from fx2onnx.proof.bodies import HeldGraph, if_spans
 from fx2onnx.proof.domains import check_domain, is_seen, seen_fault
 from fx2onnx.proof.findings import OutputBound, RangeFinding, ValueRanges
+from fx2onnx.proof.hulls import hull_of, hull_spans
 from fx2onnx.proof.nodes import RANDOM, attributes_of, reads_of
 from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded, limits_of, unit_of
@@ -25,6 +26,19 @@ HALF = float(np.finfo(np.float16).max)
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 FOLLOWED = {"If": if_spans, "Loop": loop_spans, "Scan": scan_spans}
 _LOOSE = frozenset(["NonZero", "NonMaxSuppression", "Unique", "Compress", *FOLLOWED])
+_SHAPING = {
+    **dict.fromkeys(("Range", "ConstantOfShape", "RandomNormal", "RandomUniform", "Col2Im"), 0),
+    **dict.fromkeys(
+        ("Reshape", "Expand", "Tile", "Slice", "Pad", "Resize", "Upsample", "TopK", "Split", "Squeeze", "Unsqueeze"), 1
+    ),
+    **dict.fromkeys(
+        ("OneHot", "CenterCropPad", "AffineGrid", "DFT", "STFT", "MaxUnpool", "ReduceSum", "ReduceMean", "ReduceMax"), 1
+    ),
+    **dict.fromkeys(
+        ("ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), 1
+    ),
+}
+"""The first operand whose numbers may tell the shape of the result."""
 _FIXED = frozenset(["Shape", "Size"])
 """Operators whose result the shape alone tells."""
 
@@ -58,6 +72,8 @@ class Walk:
         self.spans.update(spans)
         self.bodies: dict[str, HeldGraph] = {}
         """The graphs that nodes hold, by node and attribute."""
+        self.hulls: dict[str, Interval] = {}
+        """Bounds of all elements of the values whose shape depends on data."""
         self.loose: set[str] = set()
         """Values whose shape may depend on data."""
         self.comparisons = {
@@ -69,7 +85,11 @@ class Walk:
     def run(self) -> ValueRanges:
         for node in self.file.proto.graph.node:
             notes: list[tuple[str, str]] = []
-            if node.op_type in _LOOSE or not all(name in self.spans for name in node.input if name):
+            if (
+                node.op_type in _LOOSE
+                or not all(name in self.spans for name in node.input if name)
+                or self._is_shaped(node)
+            ):
                 self.loose.update(node.output)
             spans = self._node(node, notes)
             for name, span in zip(node.output, spans, strict=True):
@@ -79,7 +99,7 @@ class Walk:
                 self._judge(node, notes)
             self._widen(node)
         for name in () if self.place else self.file.outputs:
-            span = self.spans.get(name)
+            span = self.known(name)
             if span is not None and span.low.size:
                 measured = self.measured(name)
                 self.found.outputs[name] = OutputBound(
@@ -87,12 +107,17 @@ class Walk:
                 )
         return self.found
 
+    def _is_shaped(self, node: onnx.NodeProto) -> bool:
+        """Return whether numbers that inputs change may tell the shape of a node's outputs."""
+        first = _SHAPING.get(node.op_type)
+        return first is not None and any(self.spans[name].value is None for name in node.input[first:] if name)
+
     def _call(self, node: onnx.NodeProto, notes: list[tuple[str, str]]) -> Call:
         opset = self.file.opsets.get(node.domain, 0)
         attrs = _attributes(node, opset)
-        if any(name and name not in self.spans for name in node.input):
+        args = [self.known(name) for name in node.input]
+        if any(name and span is None for name, span in zip(node.input, args, strict=True)):
             raise LookupError(node.op_type)
-        args = [self.spans[name] if name else None for name in node.input]
         like = np.asarray(self.samples[0][next(filter(None, node.output))])
         first = next(filter(None, node.input), "")
         operand = np.asarray(self.samples[0].get(first, self.file.constants.get(first))).dtype
@@ -121,17 +146,53 @@ class Walk:
             if fixed is not None:
                 return fixed
             call = self._call(node, notes)
+            if any(name and name not in self.spans for name in node.input):
+                return self._hulls(node, call)
             check_domain(call)
             made = RULES[call.op_type](call)
             spans = made if isinstance(made, list) else [made]
             spans = [self._wrapped(name, span, notes) for name, span in zip(node.output, spans, strict=False)]
             return [*spans, *[self._unknown(name) for name in node.output[len(spans) :]]]
         except (LookupError, ValueError, TypeError, AssertionError) as cause:
-            if node.op_type in FOLLOWED or all(name in self.spans for name in node.input if name):
-                self.note_unknown(node, str(cause) if isinstance(cause, Unbounded) else "")
-            return [
-                self._unknown(name) for name in node.output
-            ]  # of an unknown operand, which is the one that is named
+            return self._without_rule(node, cause, notes)
+
+    def _without_rule(
+        self, node: onnx.NodeProto, cause: Exception, notes: list[tuple[str, str]]
+    ) -> Sequence[Interval | None]:
+        """The outputs that a rule has no bounds of: those of all of their elements where they are known."""
+        if node.op_type in FOLLOWED or node.domain not in ("", "ai.onnx"):
+            self.note_unknown(node, str(cause) if isinstance(cause, Unbounded) else "")
+        elif all(self.known(name) is not None for name in node.input if name):  # else its operand is the unknown one
+            try:
+                return self._hulls(node, self._call(node, notes))
+            except (LookupError, ValueError, TypeError, AssertionError) as other:
+                told = next((str(each) for each in (cause, other) if isinstance(each, Unbounded)), "")
+                self.note_unknown(node, "" if node.op_type not in RULES else told)
+        return [self._unknown(name) for name in node.output]
+
+    def _hulls(self, node: onnx.NodeProto, call: Call) -> Sequence[Interval | None]:
+        """Keep the bounds of all elements of the outputs; spans where all inputs give one shape."""
+        found: list[Interval | None] = []
+        made = hull_spans(call)
+        for index, name in enumerate(node.output):
+            span = self._unknown(name)
+            if index < len(made):
+                hull = self.hulls[name] = hull_of(self._wrapped(name, made[index], call.notes))
+                fields = (hull.low, hull.high, hull.error)
+                span = span and Interval(*(np.broadcast_to(each, span.low.shape) for each in fields))
+            elif name:
+                self.note_unknown(node, "the shape of what it reads depends on data")
+            found.append(span)
+        if call.op_type.startswith(("Gather", "Scatter")) and call.span(1).value is None:
+            if any(name not in self.spans for name in node.input[:2]):
+                self.note_unknown(node, "the places that it reads or writes depend on data, and may be out of range")
+            else:
+                check_domain(call)
+        return found
+
+    def known(self, name: str) -> Interval | None:
+        """The span of a value, or the bounds of all of its elements."""
+        return self.spans.get(name) or self.hulls.get(name)
 
     def _wrapped(self, name: str, span: Interval, notes: list[tuple[str, str]]) -> Interval:
         """No bound is NaN. Integers: whole numbers, and any number of the dtype for an element that may not fit it."""
@@ -179,7 +240,7 @@ class Walk:
     ) -> Walk:
         """The pass over a graph that a node holds."""
         here = Walk(body, spans, samples, wide, found, place=place)
-        here.bodies = self.bodies
+        here.bodies, here.hulls = self.bodies, {name: self.hulls[name] for name in body.captured if name in self.hulls}
         here.run()
         return here
 
@@ -219,7 +280,7 @@ class Walk:
     def _judge(self, node: onnx.NodeProto, notes: list[tuple[str, str]]) -> None:
         """Note the faults that inputs may cause at a node."""
         for name in filter(None, node.output):
-            span, like = self.spans.get(name), self.samples[0].get(name)
+            span, like = self.known(name), self.samples[0].get(name)
             if span is None or not isinstance(like, np.ndarray) or not unit_of(like.dtype) or not span.low.size:
                 continue
             most, reach = float(ml_dtypes.finfo(like.dtype).max), float(span.reach.max())
@@ -250,7 +311,7 @@ class Walk:
 
     def _is_too_large(self, name: str) -> bool:
         """Return whether a value has numbers beyond its own dtype already."""
-        span, like = self.spans.get(name), self.samples[0].get(name, self.file.constants.get(name))
+        span, like = self.known(name), self.samples[0].get(name, self.file.constants.get(name))
         if span is None or not isinstance(like, np.ndarray):
             return False
         return bool(unit_of(like.dtype)) and float(span.reach.max(initial=0)) > float(ml_dtypes.finfo(like.dtype).max)

@@ -295,6 +295,29 @@ def _level_of_caller() -> int:
     return level
 
 
+_OTHER_NAMES = {
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "float": "float32",
+    "double": "float64",
+    "fp8": "float8",
+}
+"""The names that other tools give to dtypes."""
+
+
+def unknown_word(what: str, value: object, known: Iterable[str]) -> UserError:
+    """The error E001 for a value that is none of the ``known`` words, with the one that it may stand for."""
+    import difflib
+
+    known = list(known)
+    other = _OTHER_NAMES.get(str(value).lower(), "")
+    close = [other] if other in known else difflib.get_close_matches(str(value), known, 1, 0.6)
+    steps = [*(f"did you mean {each}?" for each in close), f"one of {', '.join(known)}"]
+    return UserError("E001", f"{what} {value!r:.40} is not known", next=steps)
+
+
 def no_such_file(path: str | os.PathLike[str], what: str = "") -> UserError:
     """The error E302 for ``path``, which is no file: a folder, or missing. Its steps name files that may be meant."""
     text, begin = os.fspath(path), f"cannot read {what} '{os.fspath(path)}'".replace("  ", " ")

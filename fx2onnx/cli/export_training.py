@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, unknown_word
 from fx2onnx.base.escape import human_size
 from fx2onnx.cli import options
 from fx2onnx.cli.export import Task, default_output, with_task
@@ -104,9 +104,9 @@ def _export_training_folder(job: TrainingJob, *, report: Path | None, json_outpu
     from fx2onnx.sources.inputs import input_files
 
     if job.loss not in LOSSES:
-        raise UserError("E001", f"--loss {job.loss} is not known", next=f"one of {', '.join(LOSSES)}")
+        raise unknown_word("--loss", job.loss, LOSSES)
     if job.optimizer is not None and job.optimizer not in OPTIMIZERS:
-        raise UserError("E001", f"--optimizer {job.optimizer} is not known", next=f"one of {', '.join(OPTIMIZERS)}")
+        raise unknown_word("--optimizer", job.optimizer, OPTIMIZERS)
     _check_rate(job)
     check_apart([report], input_files(job.source, job.source_options.get("weights")))
     with Stages(quiet=quiet or json_output) as stages:

@@ -276,7 +276,8 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
         rank = getattr(samples[name], "ndim", None)
         for axis in axes:
             if rank is not None and axis >= rank:
-                raise UserError("E105", f"--dynamic names axis {axis} of '{name}', which has {rank} axes")
+                what = f"--dynamic names axis {axis} of '{name}', which has {rank} axes"
+                raise UserError("E105", what, next=f"axes count from 0: the last one is {rank - 1}")
     return wanted
 
 

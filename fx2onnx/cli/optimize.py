@@ -122,7 +122,7 @@ def _path(out: Path | None, output: Path | None) -> Path:
         raise UserError(
             "E001",
             "OUT is missing" if out is None else "OUT and --output name two files",
-            next="name the file to write once",
+            next="-o smaller.onnx" if out is None else "leave out one of the two",
         )
     return out or output  # type: ignore[return-value]
 

@@ -111,7 +111,7 @@ def run_command(
             described = [run_data.describe(name, value) for name, value in outputs.items()]
             sets.append({"inputs": run_data.describe_inputs(data.feeds), "outputs": described})
             if not (json_output or quiet):
-                run_data.print_results(f"{shown['model']}  ({file.name})", data.feeds, described)
+                run_data.print_results(f"{shown['model']}  ({file.name})", data, described)
             if folders and data.wanted:
                 run_data.assert_outputs(outputs, data.wanted, rtol, atol, str(data.folder), metadata)
                 if not (json_output or quiet):
@@ -150,7 +150,9 @@ def _feeds(
         return [read_data_set(folder, inputs, session.get_outputs()) for folder in folders]
     given, dims = parse_pairs(input or [], "--input"), parse_dims(dim or [])
     conditions = session.get_modelmeta().custom_metadata_map.get(CONDITIONS, "")
-    return [DataSet(Path(), make_feeds(session.get_inputs(), given, dims, seed, conditions), {})]
+    feeds = make_feeds(session.get_inputs(), given, dims, seed, conditions)
+    read = {name for name, value in given.items() if value != "random"}
+    return [DataSet(Path(), feeds, {}, random=feeds.keys() - read)]
 
 
 def _dump_before(session: Any, shown: dict[str, Any], graph: bool, dag: Path | None, as_json: bool) -> None:

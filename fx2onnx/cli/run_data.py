@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ class DataSet:
     folder: Path
     feeds: dict[str, Any]
     wanted: dict[str, Any]
+    random: Collection[str] = ()
+    """Names of the feeds that are random."""
 
 
 def model_in(path: Path) -> Path:
@@ -193,11 +195,12 @@ def _type_of(value: Any) -> dict[str, Any]:
     return {"shape": None, "dtype": type(value).__name__}
 
 
-def print_results(model_name: str, feeds: Mapping[str, Any], described: Sequence[Mapping[str, Any]]) -> None:
+def print_results(model_name: str, data: DataSet, described: Sequence[Mapping[str, Any]]) -> None:
     """The model's name, its inputs, and a row for each output."""
     print_text(f"model  {model_name}\n")
-    for item in describe_inputs(feeds):
-        print_text(f"input  {item['name']}  {_shape(item['shape'])}  {item['dtype']}\n")
+    for item in describe_inputs(data.feeds):
+        note = "  random" if item["name"] in data.random else ""
+        print_text(f"input  {item['name']}  {_shape(item['shape'])}  {item['dtype']}{note}\n")
     rows = [
         [row["name"], _shape(row["shape"]), row["dtype"], _short(row["min"]), _short(row["max"]), _values(row)]
         for row in described

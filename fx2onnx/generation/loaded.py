@@ -150,7 +150,11 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> Any:
     path = Path(folder).expanduser()
     if not os.path.isdir(path):
         is_file = os.path.exists(path)
-        cure = f"fx2onnx.runner.InferenceSession('{path}')" if is_file else "fx2onnx export-folder hf:FOLDER -o FOLDER"
+        cure = (
+            f"fx2onnx run {path}; in Python fx2onnx.runner.InferenceSession('{path}')"
+            if is_file
+            else "fx2onnx export-folder hf:FOLDER -o FOLDER"
+        )
         raise UserError("E302", f"there is no folder '{path}'", why="it is a file" if is_file else "", next=cure)
     if not any(path.glob("**/*.onnx")):
         is_checkpoint = (path / "config.json").is_file() or (path / "model_index.json").is_file()

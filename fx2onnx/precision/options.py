@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, unknown_word
 from fx2onnx.base.options import PRECISION, documented, option
 from fx2onnx.base.stack_frames import public_methods
 
@@ -55,7 +55,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         if self.dtype not in KINDS:
-            raise UserError("E001", f"dtype {self.dtype!r:.40} is not known", next=f"one of {', '.join(KINDS)}")
+            raise unknown_word("dtype", self.dtype, KINDS)
         if self.io is not None and self.io not in IO:
             raise UserError("E001", f"io {self.io!r:.40} is not known", next="float32, or nothing: as dtype says")
 
@@ -107,8 +107,7 @@ def precision_or_dtype(dtype: str | Precision | None, io: str | None) -> tuple[P
     """The precision that a dtype asks for, or else what a source is asked for: ``float32`` and ``float64`` are a module's own."""
     if isinstance(dtype, str) and dtype not in KINDS:
         if dtype not in OF_MODULES:
-            known = ", ".join((*KINDS, *OF_MODULES))
-            raise UserError("E001", f"dtype {dtype!r:.40} is not known", next=f"one of {known}")
+            raise unknown_word("dtype", dtype, (*KINDS, *OF_MODULES))
         return Precision.of(None, io), dtype
     return Precision.of(dtype, io), None
 

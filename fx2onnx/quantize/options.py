@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, unknown_word
 from fx2onnx.base.options import PRECISION, documented, option
 from fx2onnx.base.stack_frames import public_methods
 
@@ -86,7 +86,7 @@ class Quantize:
             ("activations", self.activations, ACTIVATIONS),
         ):
             if value not in known:
-                raise UserError("E001", f"{name} {value!r} is not known", next=f"one of {', '.join(known)}")
+                raise unknown_word(name, value, known)
         block = self.block
         if block is not None and (type(block) is not int or (block and not LEAST_BLOCK <= block <= MOST_BLOCK)):
             raise UserError("E001", f"block {block!r} is not possible", next=f"0, or {LEAST_BLOCK} to {MOST_BLOCK}")
@@ -109,7 +109,7 @@ class Quantize:
 
     def _check_method(self) -> None:
         if self.method is not None and self.method not in METHODS:
-            raise UserError("E001", f"method {self.method!r} is not known", next=f"one of {', '.join(METHODS)}")
+            raise unknown_word("method", self.method, METHODS)
         if self.method in ("gptq", "awq") and self.calibration is None:
             raise UserError("E001", f"{self.method} needs inputs of the model", next="--calibration FILE.npz")
         if self.method == "nearest" and self.calibration is not None:

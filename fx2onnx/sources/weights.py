@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, unknown_word
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.weight_files import map_file
 
@@ -19,7 +19,7 @@ def check_dtype(dtype: str | None) -> torch.dtype | None:
     if dtype is None:
         return None
     if dtype not in DTYPES:
-        raise UserError("E001", f"--dtype '{dtype}' is not known", next=f"one of {', '.join(DTYPES)}")
+        raise unknown_word("--module-dtype", dtype, DTYPES)
     known: torch.dtype = getattr(torch, dtype)
     return known
 

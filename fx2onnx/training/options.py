@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, unknown_word
 from fx2onnx.base.stack_frames import public_methods
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Training:
             if isinstance(given := getattr(self, name), str):
                 raise UserError("E001", f"{name} is the text {given!r}, no list of names", next=f"{name}=[{given!r}]")
         if self.dropout not in DROPOUTS:
-            raise UserError("E001", f"dropout={self.dropout!r} is not known", next=f"one of {', '.join(DROPOUTS)}")
+            raise unknown_word("dropout", self.dropout, DROPOUTS)
         for name in ("clip_value", "clip_norm"):
             limit = getattr(self, name)
             if limit is not None and not limit > 0:

@@ -56,6 +56,7 @@ def test_the_table_names_inputs_and_outputs(model: Path, engine: str) -> None:
     done = invoke("run", model, "--dim", "batch=4", "--engine", engine)
     assert done.exit_code == 0, done.output
     assert "[4, 3]" in done.stdout
+    assert "float32  random\n" in done.stdout
     assert "doubled" in done.stdout
     assert "count" in done.stdout
 

@@ -120,12 +120,12 @@ def test_the_documented_example_learns(tmp_path: Path) -> None:
     assert summary["test"]["accuracy"] > 0.9
 
 
-@pytest.mark.long_cases("arguments0---loss none is not known", "arguments1---optimizer none is not known")
+@pytest.mark.long_cases("arguments0---loss 'none' is not known", "arguments1---optimizer 'none' is not known")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export-training", "zoo:mnist_cnn", "--loss", "none", "-o", "OUT"], "--loss none is not known"),
-        (["export-training", "zoo:mnist_cnn", "--optimizer", "none", "-o", "OUT"], "--optimizer none is not known"),
+        (["export-training", "zoo:mnist_cnn", "--loss", "none", "-o", "OUT"], "--loss 'none' is not known"),
+        (["export-training", "zoo:mnist_cnn", "--optimizer", "none", "-o", "OUT"], "--optimizer 'none' is not known"),
         (["export", "zoo:mnist_cnn", "--optimizer", "sgd", "-o", "OUT"], "fx2onnx export-training has it"),
         (["export", "zoo:mnist_cnn", "--loss", "mse", "-o", "OUT"], "fx2onnx export-training has it"),
         (["export-training", "zoo:mnist_cnn", "--learning-rate", "1", "-o", "OUT"], "is the optimizer's"),

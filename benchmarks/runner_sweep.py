@@ -46,7 +46,7 @@ class Row:
     """With the compiled kernels of ``fx2onnx[fast]``; as ``ours_us`` where they are not installed."""
     fast_ratio: float
     least_ratio: float = 0.0
-    """The time of the fewest NumPy calls that the model needs, through that of onnxruntime; 0 where they are not timed."""
+    """Time of the fewest NumPy calls that the model needs, divided by that of onnxruntime; 0 where they are not timed."""
 
 
 def timed(call: Callable[[], Any], repeats: int) -> float:

@@ -1,12 +1,14 @@
-"""ScatterND with a reduction, number by number."""
+"""ScatterND with a reduction and CumSum, number by number."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled
+from fx2onnx.semantics.registry import find_kernel
 from fx2onnx.semantics.types import FLOAT32, INT64, Array
 
 ADD, MUL, MAX, MIN = range(4)
@@ -62,4 +64,29 @@ def call_ScatterND(x: Array, indices: Array, updates: Array, *, reduction: str =
         return None
     y, given = np.array(x, order="C"), np.require(updates, None, ["C", "W"])
     _reduced(y.reshape(-1, row), places, given.reshape(-1, row), _KINDS[reduction])
+    return y
+
+
+@compiled
+def _running_sums(y: Array) -> None:
+    """Shapes: y [lines, count, numbers], summed along the second axis in place."""
+    for n in range(y.shape[0]):
+        for i in range(1, y.shape[1]):
+            last, line = y[n, i - 1], y[n, i]
+            for j in range(line.size):
+                line[j] += last[j]
+
+
+def _accumulated(ufunc: Any, x: Array, axis: int) -> Array:
+    y = np.array(x, order="C")
+    if y.dtype not in (np.float32, np.int64):
+        return np.asarray(ufunc.accumulate(y, axis=axis, dtype=y.dtype))
+    _running_sums(y.reshape(math.prod(y.shape[:axis]), y.shape[axis], math.prod(y.shape[axis + 1 :])))
+    return y
+
+
+def call_CumSum(x: Array, axis: Array, **attrs: Any) -> Array:
+    kernel = find_kernel("", "CumSum", 14)
+    assert kernel is not None
+    y: Array = kernel.fn(x, axis, accumulate=_accumulated, **attrs)
     return y

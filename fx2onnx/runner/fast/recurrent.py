@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand, tanh
+from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand, summing, tanh
+from fx2onnx.semantics.kernels.attention import linear_attention
 from fx2onnx.semantics.kernels.contrib.recurrent import dynamic_quantize_lstm
 from fx2onnx.semantics.kernels.elementwise import Call
 from fx2onnx.semantics.kernels.joined_recurrence import GATES, Joined, join, rectifies
@@ -218,3 +219,50 @@ def _usual_steps(lines: Array, r: Array, scale: Array, h: Array, c: Array, *othe
 
 
 call_DynamicQuantizeLSTM: Any = partial(dynamic_quantize_lstm, usual_steps=_usual_steps)
+
+
+@summing
+def _linear_attention(q: Array, k: Array, v: Array, fade: Array, gate: Array, state: Array, y: Array) -> None:
+    """``advance`` of LinearAttention; ``fade`` and ``gate`` are empty where there is none, or have one number a head or a feature."""
+    (batch, heads, depth, width), groups = state.shape, q.shape[1] // state.shape[1]
+    written = np.empty(width, np.float32)
+    for b in range(batch):
+        for h in range(heads):
+            s = state[b, h]
+            for t in range(q.shape[2]):
+                key = k[b, h, t]
+                for j in range(width):
+                    written[j] = v[b, h, t, j]
+                for i in range(depth if fade.size else 0):
+                    by = fade[b, h, t, i if fade.shape[3] > 1 else 0]
+                    for j in range(width):
+                        s[i, j] *= by
+                if gate.size:
+                    for i in range(depth):
+                        by = key[i]
+                        for j in range(width):
+                            written[j] -= by * s[i, j]
+                    for j in range(width):
+                        written[j] *= gate[b, h, t, j if gate.shape[3] > 1 else 0]
+                for g in range(groups):
+                    for j in range(width):
+                        y[b, h * groups + g, t, j] = f32(0)
+                for i in range(depth):
+                    by = key[i]
+                    for j in range(width):
+                        s[i, j] += by * written[j]
+                    for g in range(groups):
+                        asked, out = q[b, h * groups + g, t, i], y[b, h * groups + g, t]
+                        for j in range(width):
+                            out[j] += asked * s[i, j]
+
+
+def _advance(q: Array, k: Array, v: Array, fade: Array | None, gate: Array | None, state: Array, y: Array) -> None:
+    none = np.zeros((0, 0, 0, 0), FLOAT32)
+    given = (np.require(none if one is None else one, FLOAT32, ["C", "W"]) for one in (q, k, v, fade, gate))
+    q, k, v, fade, gate = given
+    _linear_attention(q, k, v, fade, gate, state, y)
+
+
+def call_LinearAttention(*inputs: Any, state_window: int = 0, **attrs: Any) -> Any:
+    return None if state_window else linear_attention(*inputs, advance=_advance, **attrs)

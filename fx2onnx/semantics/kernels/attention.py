@@ -236,6 +236,20 @@ _UPDATE_RULES = {"linear": (False, False), "gated": (True, False), "delta": (Fal
 """Update rule -> whether it decays the state, whether it corrects the written value."""
 
 
+def _advance(q: Array, k: Array, v: Array, fade: Array | None, gate: Array | None, state: Array, y: Array) -> None:
+    """y = what all steps of LinearAttention read; the state, [batch, heads, depth, width], becomes the last one."""
+    room, shape = np.empty(state.shape, np.float32), (*state.shape[:2], y.shape[1] // state.shape[1], *y.shape[2:])
+    read, asked = y.reshape(shape), q.reshape(*shape[:4], q.shape[3])
+    for step in range(y.shape[2]):
+        if fade is not None:
+            np.multiply(state, fade[:, :, step, :, None], out=state)
+        written = v[:, :, step, None]
+        if gate is not None:
+            written = gate[:, :, step, None] * (written - np.matmul(k[:, :, step, None], state))
+        np.add(state, np.multiply(k[:, :, step, :, None], written, out=room), out=state)
+        np.matmul(asked[:, :, :, step], state, out=read[:, :, :, step])
+
+
 @kernel("LinearAttention", 27)
 def linear_attention(
     query: Array,
@@ -250,6 +264,7 @@ def linear_attention(
     update_rule: str = "gated_delta",
     scale: float = 0.0,
     chunk_size: int = 64,
+    advance: Callable[..., None] = _advance,
 ) -> tuple[Array, Array]:
     """state = exp(decay) * state + k ⊗ v; y = scale * q @ state, one step a token, in float32.
 
@@ -280,19 +295,10 @@ def linear_attention(
     fade = None if decay is None else split_heads(decay, kv_num_heads, "decay").astype(np.float32)
     gate = None if beta is None else split_heads(beta, beta.shape[2], "beta").astype(np.float32)
     y = np.empty((batch, q_num_heads, steps, v.shape[3]), np.float32)
-    q, groups = q * factor, q_num_heads // kv_num_heads
+    q = q * factor
     fade = None if fade is None else np.exp(fade)
-    state, room = np.array(state), np.empty(state.shape, np.float32)
-    read = y.reshape(batch, kv_num_heads, groups, steps, v.shape[3])
-    asked = q.reshape(batch, kv_num_heads, groups, steps, depth)
-    for step in range(steps):
-        if fade is not None:
-            np.multiply(state, fade[:, :, step, :, None], out=state)
-        written = v[:, :, step, None]
-        if gate is not None:
-            written = gate[:, :, step, None] * (written - np.matmul(k[:, :, step, None], state))
-        np.add(state, np.multiply(k[:, :, step, :, None], written, out=room), out=state)
-        np.matmul(asked[:, :, :, step], state, out=read[:, :, :, step])
+    state = np.array(state)
+    advance(q, k, v, fade, gate, state, y)
     joined = y.transpose(0, 2, 1, 3).reshape(batch, steps, -1)
     return joined.astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)
 

@@ -137,14 +137,16 @@ LEAST_ROW = 128
 
 
 def _register_cumulative(op_type: str, since: int, ufunc: Any, start: int) -> None:
-    def cumulative(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    def cumulative(
+        x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0, accumulate: Any = _accumulated
+    ) -> Array:
         if axis.size != 1:
             raise ValueError("axis must be one number")
         if not {exclusive, reverse} <= {0, 1}:
             raise ValueError(f"exclusive is {exclusive} and reverse {reverse}; each must be 0 or 1")
         line = check_axis(int(axis.reshape(())), x.ndim)
         wide = widen(x)
-        total = _accumulated(ufunc, np.flip(wide, line) if reverse else wide, line)
+        total = accumulate(ufunc, np.flip(wide, line) if reverse else wide, line)
         if exclusive:
             head = (slice(None),) * line
             moved = np.full_like(total, start)

@@ -133,8 +133,12 @@ def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8"
 
     Returns: ``OptimizeResult``. Raises: ``UserError``; ``VerificationError`` where the file would differ from ``model``.
     """
+    from inspect import signature
+
+    from fx2onnx.exporting.options import refuse_unknown
     from fx2onnx.steps.pipeline import optimize_model
 
+    refuse_unknown("quantize", options, signature(optimize_model).parameters)
     return optimize_model(model, out, **{"level": 0, "quantize": kind, **options})
 
 

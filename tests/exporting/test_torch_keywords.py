@@ -176,3 +176,13 @@ def test_versions_of_other_operator_sets() -> None:
         assert {each.domain: each.version for each in result.model_proto.opset_import}["mine"] == found
     with pytest.warns(fx2onnx.ExportWarning, match="custom_opsets has no effect for 'yours'"):
         fx2onnx.export(torch.relu, X, custom_opsets={"mine": 3, "yours": 1}, **asked)
+
+
+def test_a_misspelt_argument_of_forward_or_quantize_is_named() -> None:
+    module, x = torch.nn.Bilinear(3, 3, 2), torch.randn(2, 3)
+    with pytest.raises(fx2onnx.UserError, match="E101") as caught:
+        fx2onnx.export(module, (x,), kwargs={"imput2": x})
+    assert caught.value.next[0] == "did you mean input2?"
+    with pytest.raises(fx2onnx.UserError, match="quantize has no argument 'verifi'") as caught:
+        fx2onnx.quantize(fx2onnx.export(module, (x, x)).model_proto, verifi=False)
+    assert caught.value.next[0] == "did you mean verify?"

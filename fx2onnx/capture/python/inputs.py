@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -339,11 +340,16 @@ def _argument_names(
     except TypeError as cause:
         given = [*([f"{len(args)} positional"] if args else []), *(f"{name}=" for name in kwargs)]
         text = re.sub(r"\s+", " ", str(signature))
+        unknown = next((name for name in kwargs if name not in signature.parameters), "")
+        meant = difflib.get_close_matches(unknown, list(signature.parameters), 1)
         raise UserError(
             "E101",
             f"the arguments do not fit forward{text if len(text) < 200 else text[:200] + '...'}",
             why=f"{cause}; given: {', '.join(given) or 'nothing'}",
-            next="pass the arguments that you would call the module with: args=(...), kwargs={...}",
+            next=[
+                *(f"did you mean {each}?" for each in meant),
+                "pass the arguments that you would call the module with: args=(...), kwargs={...}",
+            ],
         ) from cause
     names: list[str] = []
     variadic = 0

@@ -43,11 +43,17 @@ def _tokens(array: Array) -> Array:
 
 
 def _words(array: Array) -> list[list[Any]]:
-    """The words of each row: of text, of ids, or of scores [N, T, words], as CTC has them: repeats once, and 0 is none."""
+    """The words of each row: of text, of ids, or of scores [N, T, words], as CTC has them: repeats once, and 0 is none.
+
+    Raises: UserError E001 for other shapes.
+    """
     if array.dtype.kind in "OUS":
         return [str(each).split() for each in array.reshape(-1)]
-    ids = np.atleast_2d(_tokens(array))
-    rows = ids.reshape(-1, ids.shape[-1])
+    if array.ndim != (3 if array.dtype.kind == "f" else 2):
+        told = f"wer is for text, token ids [N, T] or scores [N, T, words], and the array is {array.dtype}{list(array.shape)}"
+        steps = "give the output an axis of utterances, or compare with a function: --metric package.module:function"
+        raise UserError("E001", told, next=steps)
+    rows = _tokens(array)
     if array.dtype.kind != "f":
         return [[each for each in row if each != IGNORED] for row in rows.tolist()]
     kept = np.diff(rows, axis=1, prepend=-1) != 0

@@ -38,11 +38,13 @@ def string_concat(a: Array, b: Array) -> Array:
 @kernel("StringSplit", 20)
 def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
     """The parts of each string, padded with empty ones; and their number."""
-    rows = [str(item).split(delimiter or None, -1 if maxsplit is None else maxsplit) for item in x.reshape(-1)]
-    counts = np.array([len(row) for row in rows], INT64).reshape(x.shape)
-    width = max((len(row) for row in rows), default=0)
-    flat = [part for row in rows for part in row + [""] * (width - len(row))]
-    return string_array(flat, (*x.shape, width)), counts
+    separator, most = delimiter or None, -1 if maxsplit is None else maxsplit
+    rows = [item.split(separator, most) for item in x.reshape(-1).tolist()]
+    counts = [*map(len, rows)]
+    width = max(counts, default=0)
+    padded = (row if len(row) == width else row + [""] * (width - len(row)) for row in rows)
+    flat = [*itertools.chain.from_iterable(padded)]
+    return string_array(flat, (*x.shape, width)), np.array(counts, INT64).reshape(x.shape)
 
 
 @kernel("RegexFullMatch", 20)
@@ -79,14 +81,11 @@ def string_normalizer(
     if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
         raise ValueError(f"the input has the shape {list(x.shape)}, not [C] or [1, C]")
     stops = set(stopwords) if is_case_sensitive else {word.lower() for word in stopwords}
-    kept = []
-    for item in x.reshape(-1):
-        text = str(item)
-        words = text.split(" ") if stops else [text]
-        text = " ".join(word for word in words if (word if is_case_sensitive else word.lower()) not in stops)
-        if text:
-            kept.append(change(_without_accents(text)))
-    kept = kept or [""]
+    texts = x.reshape(-1).tolist()
+    if stops:
+        fold = str if is_case_sensitive else str.lower
+        texts = [" ".join(word for word in text.split(" ") if fold(word) not in stops) for text in texts]
+    kept = [change(_without_accents(text)) for text in texts if text] or [""]
     return string_array(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
 
 

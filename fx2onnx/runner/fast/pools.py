@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from fx2onnx.runner.fast.depthwise import MAX_TAPS, as_image, over_planes, plane
 from fx2onnx.runner.fast.taps import MAXIMA, STEP, SUMS
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.pool import pool_window, window_counts
-from fx2onnx.semantics.kernels.windows import required_after
+from fx2onnx.semantics.kernels.windows import Window, required_after
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array
 
@@ -34,22 +35,51 @@ def _prepare(kind: int, facts: Facts) -> Prepared | None:
         return None
     counts = window_counts(spec[0][2:], found, bool(attrs.get("count_include_pad", 0))).astype(FLOAT32).reshape(-1)
     dims = spec[0][2:] if len(spec[0]) == 4 else (1, spec[0][2])
-    shape = (math.prod(spec[0][:2]), *dims)
-    planes, offsets = planes_of(dims, window)
-    size, loop, bias = math.prod(planes) + STEP, over_planes(len(offsets), kind), np.zeros(shape[0], FLOAT32)
-    weights = np.ones((shape[0], len(offsets)), FLOAT32)
+    rows = math.prod(spec[0][:2])
+    passes = [_Pass(rows, dims, window, kind)]
+    if kind == MAXIMA and min(window.kernel) > 1 and math.prod(window.kernel) >= SEVERAL:
+        across, down = ([pair[axis] for pair in dataclasses.astuple(window)] for axis in (1, 0))
+        lines = Window(*((zero, one) for zero, one in zip((1, 1, 1, 0, 0, dims[0]), across, strict=True)))
+        columns = Window(*((one, zero) for zero, one in zip((1, 1, 1, 0, 0, window.out[1]), down, strict=True)))
+        passes = [_Pass(rows, dims, lines, kind), _Pass(rows, lines.out, columns, kind)]
+    shape, between = (rows, *dims), (rows, *passes[0].window.out)
+    size = max(one.size for one in passes)
 
     def calls(out: Outs, room: list[Array], x: Array) -> list[Call]:
         source, made = operand(x, shape)
-        phases, y = room[0][: math.prod(planes)].reshape(planes), out[0].reshape(shape[0], *window.out)
-        given = source, weights, offsets, *window.before, *window.strides, phases, room[1], f32(0), bias
-        made.append(partial(loop, *given, f32(-math.inf), f32(math.inf), y))
+        y = out[0].reshape(rows, *window.out)
+        for number, one in enumerate(passes):
+            target = y if number == len(passes) - 1 else room[2].reshape(between)
+            made.append(one.call(source, room, target))
+            source = target
         if kind == SUMS:
-            flat = y.reshape(shape[0], -1)
+            flat = y.reshape(rows, -1)
             made.append(partial(np.divide, flat, counts, flat))
         return made
 
-    return Prepared(Calls(calls), (((size,), FLOAT32), ((size,), FLOAT32)), inplace=())
+    held = between if len(passes) > 1 else (0,)
+    return Prepared(Calls(calls), (((size,), FLOAT32), ((size,), FLOAT32), (held, FLOAT32)), inplace=())
+
+
+SEVERAL = 16
+"""Taps from which the maxima of lines, and then those of their columns, take less time than those of windows."""
+
+
+class _Pass:
+    """The loop over the planes of an image with one window."""
+
+    def __init__(self, rows: int, dims: Sequence[int], window: Window, kind: int) -> None:
+        self.window = window
+        self.planes, self.offsets = planes_of(dims, window)
+        self.size = math.prod(self.planes) + STEP
+        self.loop = over_planes(len(self.offsets), kind)
+        self.weights, self.bias = np.ones((rows, len(self.offsets)), FLOAT32), np.zeros(rows, FLOAT32)
+
+    def call(self, source: Array, room: list[Array], y: Array) -> Call:
+        """The call for y, [rows, *out]; ``room`` is for the planes of one row."""
+        phases = room[0][: math.prod(self.planes)].reshape(self.planes)
+        given = source, self.weights, self.offsets, *self.window.before, *self.window.strides, phases, room[1], f32(0)
+        return partial(self.loop, *given, self.bias, f32(-math.inf), f32(math.inf), y)
 
 
 prepare_AveragePool: Any = partial(_prepare, SUMS)

@@ -194,14 +194,15 @@ class Graph:
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
         pasts = {state.output: state.input for state in self.form.cache if state.length == "capacity"}
+        kept = {name: values[past] for name in self.outputs if (past := pasts.get(name) or "") in values}
         for name in self.outputs:
-            past = values.get(pasts.get(name) or "")
-            if past is None:
-                binding.bind_output(name)
+            if name in kept:
+                binding.bind_ortvalue_output(name, kept[name])
             else:
-                binding.bind_ortvalue_output(name, past)
+                binding.bind_output(name)
         self._session.run_with_iobinding(binding)
-        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
+        # a value that get_outputs makes of memory of NumPy does not own it: the value that was bound does
+        return dict(zip(self.outputs, binding.get_outputs(), strict=True)) | kept
 
     def value(self, name: str, feed: Any) -> Any:
         """``feed`` as the engine's value for the input ``name``."""

@@ -101,6 +101,7 @@ def test_windows_of_a_static_cache_keep_the_window(tmp_path: Path) -> None:
     module = resolve(f"{spec}?task=causal-lm", weights="random").module
     given = {"attention_mask": torch.from_numpy(mask), "max_new_tokens": 9, "do_sample": False}
     wanted = module.generate(torch.from_numpy(ids), **given)  # type: ignore[operator]
+    beams = module.generate(torch.from_numpy(ids[1:]), max_new_tokens=9, num_beams=3, num_return_sequences=3)  # type: ignore[operator]
     for engine in ("onnxruntime", "runner"):
         loaded = fx2onnx.load(tmp_path / "m", engine=engine)
         assert {state.name: state.length for state in loaded.main.form.cache if state.name.endswith("key")} == {
@@ -108,6 +109,8 @@ def test_windows_of_a_static_cache_keep_the_window(tmp_path: Path) -> None:
             "1.key": "capacity",
         }
         assert loaded.generate(ids, attention_mask=mask, max_new_tokens=9).tolist() == wanted.tolist()
+        of_beams = loaded.generate(ids[1:], max_new_tokens=9, num_beams=3, num_return_sequences=3)
+        assert of_beams.tolist() == beams.tolist()
         states = {name: np.zeros((2, 2, 12, 8), np.float32) for name in ("1.key", "1.value")}
         whole = loaded(ids, past_length=np.array(0), past_key_values=states)
         first = loaded(ids[:, :7], past_length=np.array(0), past_key_values=states)

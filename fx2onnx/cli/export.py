@@ -23,7 +23,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.options import Group
-from fx2onnx.cli.outcome import first_lines, print_json, reports_errors
+from fx2onnx.cli.outcome import first_lines, print_json, print_warnings, reports_errors
 from fx2onnx.exporting.options import TASK_HELP, ExportOptions
 from fx2onnx.files.staging import cannot_write
 from fx2onnx.manifest.names import MODEL_FILE
@@ -206,6 +206,8 @@ def _export_one(job: Job, *, report: Path | None, json_output: bool, quiet: bool
         print_json(done.summary)
     elif not quiet:
         _print_summary(done.summary, done.verdict)
+    else:
+        print_warnings(done.summary["report"]["warnings"])
     if done.verdict is not None:
         require_ok(done.verdict, output, job.source, is_reported=json_output)
 

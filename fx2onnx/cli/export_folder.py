@@ -15,7 +15,7 @@ from fx2onnx.cli.export import Capture, CaptureFlag, Exported, Task, asked_of, d
 from fx2onnx.cli.files import check_apart, write_report_of_folder
 from fx2onnx.cli.job import Job, engines_for
 from fx2onnx.cli.options import Group
-from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.outcome import print_json, print_warnings, reports_errors
 from fx2onnx.exporting.options import ExportOptions, FolderOptions
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.precision.options import Precision
@@ -76,6 +76,8 @@ def _export(
         print_json(summary)
     elif not quiet:
         _show(done)
+    else:
+        print_warnings(f"{name}: {text}" for name, each in done.reports.items() for text in each.warnings)
     for name, verdict in done.verdicts.items():
         require_ok(verdict, done.path / name, source, is_reported=json_output)
 

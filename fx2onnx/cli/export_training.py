@@ -14,7 +14,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.export import Task, default_output, with_task
 from fx2onnx.cli.files import check_apart, write_report_of_folder
 from fx2onnx.cli.options import Group
-from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.outcome import print_json, print_warnings, reports_errors
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.sources.source import Options
 
@@ -120,6 +120,8 @@ def _export_training_folder(job: TrainingJob, *, report: Path | None, json_outpu
         print_json(summary)
     elif not quiet:
         _show(done)
+    else:
+        print_warnings(f"{name}: {text}" for name, each in done.results.items() for text in each.report.warnings)
 
 
 def _check_rate(job: TrainingJob) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
@@ -14,10 +13,9 @@ from urllib.parse import parse_qsl
 import typer
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.escape import plain
 from fx2onnx.base.options import CHECKS, INPUTS
 from fx2onnx.cli import options
-from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.outcome import print_json, print_warnings, reports_errors
 from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.generation.settings import GenerateSettings
 from fx2onnx.manifest.form import Manifest
@@ -202,8 +200,7 @@ def _loaded(stages: Any, folder: Path, engine: str | None) -> LoadedModel:
             f"'{folder}' is a diffusers pipeline and has no tokens",
             next="fx2onnx.load(FOLDER)(prompt) in Python",
         )
-    for text in model.warnings:
-        print(f"warning: {plain(text)}", file=sys.stderr)
+    print_warnings(model.warnings)
     return model
 
 

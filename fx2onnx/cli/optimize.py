@@ -12,7 +12,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.export import own_metadata
 from fx2onnx.cli.files import check_readable
 from fx2onnx.cli.options import Group
-from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.outcome import print_json, print_warnings, reports_errors
 from fx2onnx.exporting.options import EXTERNAL_HELP, ExportOptions
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import KINDS, Quantize
@@ -149,6 +149,8 @@ def _optimize(source: Path, output: Path, asked: dict[str, Any], *, diff: bool, 
             from fx2onnx.cli.diff import show_difference
 
             show_difference(found)
+    else:
+        print_warnings(result.warnings)
 
 
 def _show(source: Path, result: OptimizeResult) -> None:

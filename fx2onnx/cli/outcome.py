@@ -108,6 +108,12 @@ def print_text(text: str) -> None:
     print(plain(text), end="")
 
 
+def print_warnings(texts: Iterable[str]) -> None:
+    """Each warning as a line on stderr, for a command that shows no summary."""
+    for text in texts:
+        typer.echo(f"warning: {plain(text)}", err=True)
+
+
 def first_lines(texts: Iterable[str]) -> str:
     """Each text once, the first few; the report has them all."""
     unique = list(dict.fromkeys(texts))

@@ -223,6 +223,16 @@ def test_a_quiet_command_says_nothing(folder: Path) -> None:
         assert (done.exit_code, done.output) == (0, ""), command
 
 
+def test_a_quiet_export_says_its_warnings(folder: Path) -> None:
+    Path("shouting.py").write_text(
+        "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        print(x.sum().item())\n        return x * 2\n\n\n"
+        "def make():\n    return Net(), (torch.ones(2),)\n"
+    )
+    done = invoke("export", "shouting.py:make", "-o", "loud.onnx", "-q", "--no-verify")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("warning: forward prints or logs numbers")
+
+
 def test_a_wrong_file_names_the_command_that_finds_the_node(folder: Path) -> None:
     fx2onnx.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),), "wrong.onnx", input_names=["x"])
     done = invoke("verify", "wrong.onnx", "inner/shell_net.py:make")

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,11 @@ SPECS = {
     **{f"zoo:{name}": "CNN" for name in CNNS},
     **{f"zoo:{name}": "transformer, recurrent" for name in OTHERS},
     **{DEEP.format(layers): f"BERT of {layers} layers, 32 wide" for layers in (1, 2, 4, 12)},
+    "tests/data/foreign/tf2onnx_gru.onnx": "GRU as a Loop, of tf2onnx",
+    "tests/data/foreign/torchscript_scripted.onnx": "If, of torch.jit.script",
+    "tests/data/foreign/skl2onnx_gaussian_process.onnx": "Scan, of skl2onnx",
 }
+FOREIGN = Path("tests/data/foreign")
 SECONDS = 300
 MOST = {True: 1e3, False: 1e5}
 """The times of the measured rounding that a bound should not pass, for CNNs and for others."""
@@ -59,11 +64,12 @@ def measure(spec: str, folder: Path) -> dict[str, Any]:
     import fx2onnx
     from fx2onnx.sources import resolve
 
-    path = folder / f"{abs(hash(spec))}.onnx"
-    source = resolve(spec)
-    fx2onnx.export(
-        source.module, source.args, path, kwargs=source.kwargs, dynamic_shapes=source.dynamic_shapes, verify=False
-    )
+    path = Path(spec) if spec.endswith(".onnx") else folder / f"{abs(hash(spec))}.onnx"
+    source = None if path == Path(spec) else resolve(spec)
+    if source is not None:
+        fx2onnx.export(
+            source.module, source.args, path, kwargs=source.kwargs, dynamic_shapes=source.dynamic_shapes, verify=False
+        )
     began = time.perf_counter()
     with np.errstate(all="ignore"):
         walk = start(OpenedFile(path), ranges_of(path), {})
@@ -80,7 +86,7 @@ def measure(spec: str, folder: Path) -> dict[str, Any]:
         "lost_at": found.lost_at,
         "passed_at": next((name for name, measured, bound, least in bounds if bound > most * max(measured, least)), ""),
         "unknown": sorted(set(found.unknown.values())),
-        "least": at_one_input(source),
+        "least": None if source is None else at_one_input(source),
         "s": time.perf_counter() - began,
     }
 
@@ -127,16 +133,31 @@ def bounds_of(walk: Walk) -> list[tuple[str, float, float, float]]:
     found = []
     for node in walk.file.proto.graph.node:
         for name in node.output:
-            span, unit = walk.spans.get(name), unit_of(np.asarray(walk.samples[0].get(name)).dtype)
+            span, unit = walk.known(name), unit_of(np.asarray(walk.samples[0].get(name)).dtype)
             if span is not None and span.low.size and unit:
                 ends = float(span.error.max()), unit * float(span.size.max())
                 found.append((node.name or name, walk.measured(name), *ends))
     return found
 
 
+def foreign() -> dict[str, Any]:
+    """The files of other tools: those without an unknown node, those whose outputs all have bounds, and operators without a bound by files."""
+    import fx2onnx
+
+    files, unknown = sorted(FOREIGN.glob("*.onnx")), Counter[str]()
+    whole = bounded = 0
+    for path in files:
+        found = fx2onnx.value_ranges(path, ranges_of(path))
+        graph = onnx.load(path, load_external_data=False).graph
+        whole += not found.unknown
+        bounded += len(found.outputs) == len(graph.output)
+        unknown.update(set(found.unknown.values()))
+    return {"files": len(files), "whole": whole, "bounded": bounded, "unknown": dict(unknown.most_common())}
+
+
 def line(spec: str, row: dict[str, Any]) -> str:
     """One row of the page."""
-    cells = [f"`{spec.partition('&')[0]}`", SPECS[spec]]
+    cells = [f"`{spec.partition('&')[0].removeprefix(f'{FOREIGN}/')}`", SPECS[spec]]
     if "error" in row:
         return "| " + " | ".join([*cells, "", "", "", "", "", row["error"], ""]) + " |"
     measured, rounding = row["measured"], row["rounding"]
@@ -153,7 +174,7 @@ def line(spec: str, row: dict[str, Any]) -> str:
     )
 
 
-def page(rows: dict[str, dict[str, Any]]) -> str:
+def page(rows: dict[str, dict[str, Any]], others: dict[str, Any]) -> str:
     """The table, and what it comes to."""
     known = {spec: row for spec, row in rows.items() if row.get("outputs")}
     held = sum(row["holds"] for row in known.values())
@@ -181,6 +202,8 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
             f"({sum(row['nodes'] for row in known.values()):,}) in {held} of {len(known)}",
             f"- at most 1,000 times the measured rounding: {len(within['CNN'])} of {cnns} CNNs; at most 100,000 times: "
             f"{len(within['other'])} of {len(known) - cnns} others",
+            f"- of {others['files']} files of other tools (`{FOREIGN}`) {others['whole']} have a bound at every node, and {others['bounded']} at every output. "
+            f"Without a bound, by files: {', '.join(f'{name} ({count})' for name, count in others['unknown'].items())}",
             "",
             "Intervals do not know that values depend on each other. Each sum adds the roundings of all its terms, where measured ones cancel, so",
             "that a bound grows by the width of a layer with each layer. *Too wide from* is the first node whose bound is more than 1,000 times (CNNs) or",
@@ -229,7 +252,7 @@ def main() -> None:
         rows[spec] = json.loads(kept.read_text().splitlines()[-1])
         print(spec, rows[spec], flush=True)
     if chosen.write:
-        PAGE.write_text(page(rows))
+        PAGE.write_text(page(rows, foreign()))
 
 
 if __name__ == "__main__":

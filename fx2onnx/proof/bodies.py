@@ -181,7 +181,10 @@ def _between(feeds: Mapping[str, Any], spans: Mapping[str, Interval], share: flo
 def if_spans(walk: GraphPass, node: onnx.NodeProto, attrs: Mapping[str, Any]) -> Spans:
     """The values of the branch that a condition takes, or of both as ``Where`` joins them."""
     name = node.input[0]
-    condition = walk.spans[name].reshape(())
+    condition = walk.known(name)
+    if condition is None:
+        raise Unbounded("nothing is known of its condition")
+    condition = hull_of(condition)
     is_open = bool(condition.error > 0)
     made: dict[bool, Turn] = {}
     for side, attribute in ((True, "then_branch"), (False, "else_branch")):

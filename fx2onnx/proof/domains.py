@@ -39,6 +39,14 @@ def _inside(call: Call) -> None:
         call.notes.append(("division", f"{call.op_type} of {end:g} gives {_POLES[call.op_type]}"))
 
 
+def _shared(call: Call) -> None:
+    """Minus infinity everywhere has no largest number."""
+    x = call.span(0)
+    axis = int(call.attrs.get("axis", -1))
+    if (np.isneginf(x.low) & np.isfinite(x.error)).all(axis).any():
+        call.notes.append(("nan", f"{call.op_type} of minus infinity alone gives NaN: a mask may hide all of a row"))
+
+
 def _divided(call: Call) -> None:
     x = call.span(0 if call.op_type == "Reciprocal" else 1)
     if reaches_zero(x).any():
@@ -85,6 +93,7 @@ _CHECKS: dict[str, Callable[[Call], None]] = {
     **dict.fromkeys(_DOMAINS, _inside),
     **dict.fromkeys(("Div", "Mod", "Reciprocal"), _divided),
     "Pow": _raised,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _shared),
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), _picked),
 }
 

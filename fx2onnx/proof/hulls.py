@@ -63,6 +63,8 @@ _POINTWISE = frozenset(
     ]
 )
 """Operators of which each element of the result is made of one of each operand."""
+_LARGEST = 2.0**62
+"""A number above all sizes."""
 _PADDED = frozenset(["Pad", "Trilu", "CenterCropPad"])
 _KEPT = {**MOVED, **dict.fromkeys(("Gather", "Unique", "MaxPool", "TopK"), (0,))}
 """Operators whose first output holds elements of these operands; of none: of all."""
@@ -106,21 +108,22 @@ def hull_spans(call: Call) -> list[Interval]:
             rest = kept
         first = join_of(kept, mixed=any(each.error.any() for each in rest))
         if op_type in ("TopK", "Unique"):  # and their places and counts
-            count = float(call.span(0).low.size)
+            count = float(call.span(0).low.size) if call.span(0).low.ndim else _LARGEST
             return [first, *[Interval(np.zeros(()), np.asarray(count), np.asarray(count))] * (call.outputs - 1)]
         return [first] * (call.outputs if op_type == "Split" else 1)
     off = any(each.error.any() for each in known)
     match op_type:
         case "NonZero" | "NonMaxSuppression":
-            last = float(max((size for each in known[:2] for size in each.low.shape), default=1) - 1)
+            sizes = [size for each in known[:2] for size in each.low.shape]
+            last = float(max(sizes) - 1) if all(each.low.ndim for each in known[:2]) else _LARGEST
         case "Shape" | "Size":
-            return [Interval(np.zeros(()), np.asarray(2.0**63 - 1), np.asarray(0.0))]
+            return [Interval(np.zeros(()), np.asarray(_LARGEST), np.asarray(_LARGEST))]
         case "Softmax" if np.isfinite(call.span(0).reach).all():
             return [Interval(np.zeros(()), np.ones(()), np.ones(()))]
         case "ConstantOfShape":
             value = call.attrs.get("value")
             return [Interval.of(np.zeros(()) if value is None else np.asarray(value).reshape(()))]
-        case "Range":
+        case "Range" if not call.unit:
             return [join_of(known[:2], mixed=off)]
         case _:
             raise Unbounded("the shape of what it reads depends on data")

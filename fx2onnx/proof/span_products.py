@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.spans import ULPS, Call, Interval, inverse_of, product_of, root_of, rule, sum_share
+from fx2onnx.proof.spans import ULPS, Call, Interval, inverse_of, product_of, reaches_zero, root_of, rule, sum_share
 
 
 @rule("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")
@@ -255,7 +255,7 @@ def _cast(call: Call) -> Interval:
         return Interval(x.low, x.high, x.error + call.rounded(x.reach))
     if call.dtype == np.bool_:
         low, high = ((x.low > 0) | (x.high < 0)).astype(np.float64), ((x.low != 0) | (x.high != 0)).astype(np.float64)
-        return Interval(low, high, ((x.error > 0) & (low < high)).astype(np.float64))
+        return Interval(low, high, ((x.error > 0) & reaches_zero(x)).astype(np.float64))
     most = np.iinfo(call.dtype)
     if (x.low < most.min).any() or (x.high > most.max).any() or not np.isfinite(x.reach).all():
         call.notes.append(

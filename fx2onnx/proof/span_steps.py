@@ -198,7 +198,8 @@ def _dequantize(call: Call) -> Interval:
     if call.has(2):
         zero = fit(call.span(2))
         x = Interval(x.low - zero.high, x.high - zero.low, x.error + zero.error)
-    return product_of(call, x, fit(scale))
+    made = product_of(call, x, fit(scale))
+    return Interval(made.low, made.high, made.error + call.rounded(made.reach))
 
 
 @rule("QLinearConv", "QLinearMatMul")
@@ -263,6 +264,10 @@ def _attention(call: Call) -> list[Interval]:
     low = min(0.0, *(each.low.min(initial=0) for each in values))
     high = max(0.0, *(each.high.max(initial=0) for each in values))
     off = max(each.error.max(initial=0) for each in values)
+    if call.has(3):
+        mask = call.span(3)
+        if (mask.low == (0 if mask.low.min(initial=0) == 0 else -np.inf)).all(-1).any():
+            call.notes.append(("nan", "a mask may hide all places of a row"))
     scores = call.span(0).reach.max(initial=0) * call.span(1).reach.max(initial=0)
     if not math.isfinite(scores):
         raise Unbounded("its scores have no bounds")

@@ -196,10 +196,13 @@ class LoopTurns:
 
     def _final(self, exits: list[Spans], *, may_flip: bool) -> Spans:
         found = []
-        for spans in zip(*exits, strict=True):
+        for name, spans in zip(self.node.output, zip(*exits, strict=True), strict=False):
             span = _joined(spans)
-            if span is None and all(each is not None for each in spans):
-                self.walk.note_unknown(self.node, "its turns give different shapes")
+            known = [each for each in spans if each is not None]
+            if span is None and len(known) == len(spans):  # of different shapes
+                self.walk.hulls[name] = join_of(known, mixed=may_flip)
+            elif span is None:
+                self.walk.note_unknown(self.node, "it hands on a sequence, or a value whose shape depends on data")
             if span is not None and may_flip and len(exits) > 1:
                 apart = np.nan_to_num(span.high - span.low, nan=np.inf, posinf=np.inf) + span.error
                 span = Interval(span.low, span.high, apart, None, span.lowest)
@@ -319,9 +322,11 @@ class ScanTurns(LoopTurns):
 
 def loop_spans(walk: GraphPass, node: onnx.NodeProto, attrs: Mapping[str, Any]) -> Spans:
     """The outputs of a Loop: as many turns as its count says, and as long as its condition is true."""
-    count = walk.spans[node.input[0]] if node.input[0] else None
+    count = walk.known(node.input[0])
     condition = node.input[1] if len(node.input) > 1 else ""
-    go = walk.spans[condition] if condition else Interval.of(np.array(True))
+    go = walk.known(condition) if condition else Interval.of(np.array(True))
+    if go is None or (node.input[0] and count is None):
+        raise Unbounded("nothing is known of its number of turns")
     turns = LoopTurns(walk, node, list(node.input)[2:])
     for index in list(turns.live):
         if condition:

@@ -64,9 +64,15 @@ TEXTS = {
     "turns by data": "float[N, A, B]: m = ReduceMax<keepdims=0>(i) yes = Constant<value_int=1>() go = Cast<to=9>(yes) _s, y = Loop (m, go, x) <body = t (int64 k, bool o, float[2, 3] a) "
     "=> (bool o2, float[2, 3] b, float[2, 3] s) {{ o2 = Identity(o) b = Mul(a, tenth) s = Add(b, x) }}>",
     "Clip by data": "float[A, B]: q = Mul(x, x) l = ReduceMin<keepdims=0>(p) c = Clip(q, l) y = Div(x, c)",
+    "rows of rows": "float[A, B]: q = Mul(x, p) b = Greater(q, tenth) n = NonZero(b) c = Greater(n, first) m = NonZero(c) y = Cast<to=1>(m)",
+    "Size of rows": "int64: q = Mul(x, p) b = Greater(q, tenth) n = NonZero(b) y = Size(n)",
+    "TopK of rows": "float[A]: b = Greater(x, tenth) n = NonZero(b) r = Reshape(n, minus) a = Reshape(x, minus) d = Cast<to=1>(r) e = Concat<axis=0>(d, a) v, k = TopK(e, three1) y = Cast<to=1>(k)",
+    "truth of rounded": "bool[A, B]: q = Mul(x, p) r = Sub(q, q) s = Add(r, x) t = Sub(s, x) y = Cast<to=9>(t)",
+    "turns by rows": "float[A, B]: q = Greater(x, p) n = NonZero(q) m = Size(n) yes = Constant<value_int=1>() go = Cast<to=9>(yes) y = Loop (m, go, x) <body = t (int64 k, bool o, "
+    "float[2, 3] a) => (bool o2, float[2, 3] b) {{ o2 = Identity(o) h = Mul(a, tenth) b = Tanh(h) }}>",
     "Acosh": "float[A, B]: q = Mul(p, p) r = Add(q, more) y = Acosh(r)", "Mean": "float[A, B]: y = Mean(x, p, x)", "PRelu": "float[A, B]: q = Mul(x, p) y = PRelu(q, column)",
 }  # fmt: skip
-_MORE = ", float more = {1.5}, int64[4] shape = {1, 2, 3, 2}, int64[3] flat = {1, 6, 1}, int64 two = {2}, int64[3] cols = {1, 4, 1}, int64[2] ones = {2, 2}, int64[1] four = {4}, float[2] more2 = {0.4, 0.9}, int64[3] row2 = {1, 1, 2}, int64 ten = {10}, int64[1] long = {6}> {"
+_MORE = ", float more = {1.5}, int64[4] shape = {1, 2, 3, 2}, int64[3] flat = {1, 6, 1}, int64 two = {2}, int64[3] cols = {1, 4, 1}, int64[2] ones = {2, 2}, int64[1] four = {4}, float[2] more2 = {0.4, 0.9}, int64[3] row2 = {1, 1, 2}, int64 ten = {10}, int64[1] long = {6}, int64[1] minus = {-1}, int64[1] three1 = {3}> {"
 
 
 def parsed(text: str, opset: int = 23) -> onnx.ModelProto:
@@ -92,7 +98,7 @@ def test_bounds_of_an_operator_hold(text: str) -> None:
         ranges["i"], ranges["j"] = (RANGES["i"], RANGES["j"]) if share == 1 else ((2, 4), (2, 3))
         ranges["u"] = (3, 6)
         found = assert_bounds_hold(parsed(text), ranges, draws=8, beside=beside)
-        assert {*found.unknown.values()} <= {_PLACES}
+        assert {*found.unknown.values()} <= {_PLACES, "Loop: rounding may grow with each turn"}
         assert {each.kind for each in found.findings} <= ({"overflow", "division"} if "k =" in text else {"overflow"})
 
 

@@ -251,6 +251,10 @@ def test_findings_of_small_graphs(tmp_path: Path, nodes: Any, low: float, high: 
             {("Div", False)},
         ),
         ([node("Sub", "x", "x", "z"), node("Div", "hidden", "z", "y")], {("Div", True)}),
+        (
+            [node("Greater", "c", "x", "g"), node("Where", "g", "hidden", "x", "m"), node("Softmax", "m", "y")],
+            {("Softmax", True)},
+        ),
     ],
 )
 def test_a_fault_is_shown_where_it_begins(tmp_path: Path, nodes: Any, shown: set[tuple[str, bool]]) -> None:

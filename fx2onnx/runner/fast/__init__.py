@@ -33,7 +33,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     (
         "",
         "rows",
-    ): "BatchNormalization InstanceNormalization LayerNormalization LogSoftmax RMSNormalization Softmax",
+    ): "BatchNormalization InstanceNormalization LayerNormalization LogSoftmax RMSNormalization RotaryEmbedding Softmax",
     ("", "integers"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
     ("", "recurrent"): "GRU LSTM LinearAttention RNN",
     ("", "depthwise"): "Conv",
@@ -50,6 +50,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     (MICROSOFT, "integers"): "QGemm",
     (MICROSOFT, "choices"): "DynamicTimeWarping",
     (MICROSOFT, "lines"): "Gelu",
+    (MICROSOFT, "rows"): "RotaryEmbedding",
     (MICROSOFT, "recurrent"): "DynamicQuantizeLSTM LinearAttention",
     (MICROSOFT, "halves"): "MatMulNBits",
     (PRIVATE_DOMAIN, "depthwise"): "FusedConv",

@@ -1,4 +1,4 @@
-"""Softmax and normalizations: each row is read while it is in the cache."""
+"""Softmax, normalizations and rotations: each row is read while it is in the cache."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from fx2onnx.runner.fast.compiled import (
     ordered,
     summing,
 )
+from fx2onnx.semantics.kernels.attention import rotary_embedding, turn_pairs
+from fx2onnx.semantics.kernels.contrib.attention import rotary_embedding_of_microsoft
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
@@ -190,4 +192,40 @@ def call_BatchNormalization(
     y, shape = np.empty(x.shape, FLOAT32), (x.shape[0] * x.shape[1], math.prod(x.shape[2:]))
     source = np.require(x, FLOAT32, ["C", "W"]).reshape(shape)
     _affine(source, factor, bias - mean * factor, y.reshape(shape))
+    return y
+
+
+@compiled
+def _turned(x: Array, cos: Array, sin: Array, is_by_head: bool, y: Array) -> None:
+    """Shapes: x, y [batch, heads, length, depth] if ``is_by_head``, else [batch, length, heads, depth]; cos, sin [batch, length, pairs]."""
+    pairs = cos.shape[2]
+    for b in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            for j in range(x.shape[2]):
+                at = j if is_by_head else i
+                c, s = cos[b, at], sin[b, at]
+                first, second = x[b, i, j, :pairs], x[b, i, j, pairs : 2 * pairs]
+                one, other = y[b, i, j, :pairs], y[b, i, j, pairs : 2 * pairs]
+                for k in range(pairs):  # LLVM takes vectors for one output at a time
+                    one[k] = first[k] * c[k] - second[k] * s[k]
+                for k in range(pairs):
+                    other[k] = second[k] * c[k] + first[k] * s[k]
+                for k in range(2 * pairs, x.shape[3]):
+                    y[b, i, j, k] = x[b, i, j, k]
+
+
+def _turn(heads: Array, cos: Array, sin: Array, interleaved: int, target: Array) -> None:
+    if interleaved or any(one.dtype != FLOAT32 for one in (heads, cos, sin)):
+        turn_pairs(heads, cos, sin, interleaved, target)
+        return
+    is_by_head = target.flags.c_contiguous
+    x, y = (one if is_by_head else one.transpose(0, 2, 1, 3) for one in (heads, target))
+    x, cos, sin = (np.require(one, FLOAT32, ["C", "W"]) for one in (x, cos, sin))
+    _turned(x, cos, sin, is_by_head, y)
+
+
+def call_RotaryEmbedding(x: Array, second: Array, *others: Any, **attrs: Any) -> Array:
+    """The second input is a table, or the positions of onnxruntime's operator."""
+    fn: Any = rotary_embedding if second.dtype.kind == "f" else rotary_embedding_of_microsoft
+    y: Array = fn(x, second, *others, turn=_turn, **attrs)
     return y

@@ -205,6 +205,7 @@ def rotary_embedding(
     interleaved: int = 0,
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
+    turn: Callable[..., None] = turn_pairs,
 ) -> Array:
     """Pairs of features rotated by the angle of their position.
 
@@ -228,7 +229,7 @@ def rotary_embedding(
     if cos_cache.shape[-1] != half:
         raise ValueError(f"caches of shape {list(cos_cache.shape)} do not fit {rotated} rotated features")
     y = np.empty(x.shape, x.dtype)
-    turn_pairs(heads, cos_cache, sin_cache, interleaved, split_heads(y, num_heads, "Y"))
+    turn(heads, cos_cache, sin_cache, interleaved, split_heads(y, num_heads, "Y"))
     return y
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ def rotary_embedding_of_microsoft(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
     is_packed_batching: int = 0,
+    turn: Callable[..., None] = turn_pairs,
 ) -> Array:
     """Pairs of features turned by the angle of their position.
 
@@ -65,7 +66,7 @@ def rotary_embedding_of_microsoft(
     positions = positions.reshape(batch, length)
     cos, sin = _angles(positions, cos_cache, sin_cache, rotary_embedding_dim or depth)
     y = np.empty(x.shape, widen(x).dtype)
-    turn_pairs(widen(heads), cos[:, 0], sin[:, 0], interleaved, split_heads(y, num_heads, "output"))
+    turn(widen(heads), cos[:, 0], sin[:, 0], interleaved, split_heads(y, num_heads, "output"))
     return narrowed(y, x.dtype)
 
 

@@ -136,6 +136,8 @@ class Numbers:
     """Further files may be added; else Python's ``int`` and ``float`` stay where they are."""
     baseline: Recorded | None = None
     """The result of the run without ``files``."""
+    has_arrays: bool = False  # NumPy's arrays in forward are tensors of the run
+    without_arrays: Recorded | Failed | None = None  # the result of the run in which they were not
     failure: Failed | None = None
     """The failure of the run in which ``int(x)`` was a plain number."""
 
@@ -170,8 +172,7 @@ class Branching:
     """A count that is one of a few numbers, as of chunks, is a shape-dependent decision rather than a condition."""
     has_loops: bool = False
     """Loops that run as often as a size says are loops of the file."""
-    has_exits: bool = False
-    """True if loops of a fixed length in which data decides are loops of the file, too."""
+    has_exits: bool = False  # so are loops of a fixed length in which data decides
     joins_branches: bool = False  # both ways of a decision in a turn are run one after the other, since there are many
     branches: frozenset[SourceLocation | None] = frozenset()
     """The places of decisions of which there were too many in a run."""

@@ -68,7 +68,9 @@ def export_may_help(failed: Failed) -> bool:
         return False
     if failure.code == "E101":
         return _may_be_due_to_fakes(failure.__cause__)
-    return failure.code == "E107" or (failure.code == "E104" and failed.reason in (Reason.PLAIN_NUMBER, Reason.TURNS))
+    return failure.code == "E107" or (
+        failure.code == "E104" and failed.reason in (Reason.PLAIN_NUMBER, Reason.ARRAY, Reason.TURNS)
+    )
 
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
@@ -161,7 +163,16 @@ def of_path(error: Exception) -> BaseException:
 
 def _of_forward(cause: Exception, tracer: Tracer) -> UserError:
     error = _overwritten(cause, tracer) if is_overwritten(cause) else _of_numpy(cause, tracer) or explained(cause)
+    if error.code == "E101" and _calls_numpy(cause):
+        error.reason = Reason.ARRAY
     return _with_sizes(error, tracer.sizes) if error.code == "E101" and cause is tracer.failure else error
+
+
+def _calls_numpy(cause: Exception) -> bool:
+    """Return whether the innermost function of the user's in the error's traceback names NumPy."""
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__) if is_user(frame.f_code)]
+    own = next((frame for frame in reversed(frames) if not is_in_numpy(frame.f_code)), None)
+    return own is not None and any(own.f_globals.get(name) is np for name in own.f_code.co_names)
 
 
 def _of_numpy(cause: Exception, tracer: Tracer) -> UserError | None:

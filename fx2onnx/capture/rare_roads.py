@@ -36,6 +36,7 @@ RARE_ROADS = {
     "changed state": "recording.changed_state",
     "quantised operands": "quantized.operands",
     "sparse operands": "overloads.sparse",
+    "NumPy in tensors": "shapes.numpy_arrays",
     "random draws": "python.random_draws",
     "a failed attempt": "remedies",
     "a failed run": "failures",

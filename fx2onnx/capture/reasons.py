@@ -17,6 +17,7 @@ class Reason(Enum):
     NO_BRANCH = "statements that a test by data guards, which were recorded as a branch, do more than change tensors"
     GRADIENTS = "the module takes gradients, which are off"
     PLAIN_NUMBER = "Python turns a data-dependent size into a plain number"
+    ARRAY = "Python makes a NumPy array of a tensor whose numbers depend on data"
     TURNS = "Python loops as often as data says"
     PATHS = "there are too many paths through decisions by data"
     PATHS_OF_TURN = "a turn of a loop of the file has many paths"
@@ -26,12 +27,12 @@ class Reason(Enum):
     REAL_NUMBER = "Python turns a data-dependent real number into a plain one"
 
 
-NUMBERS = (Reason.PLAIN_NUMBER, Reason.TURNS, Reason.REAL_NUMBER)
+NUMBERS = (Reason.PLAIN_NUMBER, Reason.ARRAY, Reason.TURNS, Reason.REAL_NUMBER)
 
 
 def is_about_number(error: BaseException) -> bool:
     """True if Python needed a plain number where only the data gives one."""
-    return isinstance(error, UserError) and error.reason in NUMBERS
+    return isinstance(error, UserError) and error.code != "E101" and error.reason in NUMBERS
 
 
 def because(reason: Reason, error: UserError) -> UserError:

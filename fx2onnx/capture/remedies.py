@@ -19,10 +19,10 @@ from fx2onnx.capture.attempt import (
 )
 from fx2onnx.capture.failures import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
-from fx2onnx.capture.python.file_names import may_keep_number, names_of_file
+from fx2onnx.capture.python.file_names import may_keep_number, names_numpy, names_of_file
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import NUMBERS, Reason
-from fx2onnx.capture.settle import after_run, numbers_stay_sizes, settled, with_loops
+from fx2onnx.capture.settle import after_run, may_have_arrays, numbers_stay_sizes, settled, with_arrays, with_loops
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.sizes.assumptions import Specialization
 from fx2onnx.sizes.expr import Dim
@@ -342,7 +342,29 @@ def _with_baked_inputs(failed: Failed, _: Attempt) -> Attempt:
     ).at_sample()
 
 
+def _makes_array(failed: Failed) -> bool:
+    is_numpys = failed.reason is Reason.ARRAY or names_numpy(getattr(failed.error, "where", None))
+    return is_numpys and may_have_arrays(failed.attempt)
+
+
+def _with_arrays(failed: Failed, _: Attempt) -> Attempt:
+    return with_arrays(failed, getattr(failed.error, "where", None))
+
+
+def _has_arrays(failed: Failed) -> bool:
+    return failed.attempt.numbers.has_arrays and failed.attempt.is_own_run
+
+
+def _without_arrays(failed: Failed, start: Attempt) -> Attempt | Outcome:
+    before = failed.attempt.numbers.without_arrays
+    assert before is not None
+    numbers = replace(before.attempt.numbers, without_arrays=before)
+    before = replace(before, attempt=replace(before.attempt, numbers=numbers))
+    return after_run(before) if isinstance(before, Recorded) else after_failure(before, start)
+
+
 REMEDIES = (
+    Remedy("NumPy's arrays are tensors", (), _makes_array, _with_arrays),
     Remedy("loops of the file", (Reason.TURNS, Reason.PATHS), _needs_loops, _with_loops),
     Remedy("branches joined in turns", (Reason.PATHS_OF_TURN,), _always, _with_joined_branches),
     Remedy("a first turn by itself", (Reason.FIRST_TURN,), _always, _with_first_turn),
@@ -359,6 +381,7 @@ REMEDIES = (
     Remedy("loops as often as at the sample", (), _has_no_loops, _unrolled),
     Remedy("the sample's branches", (), _may_go_one_way, _with_samples_branches),
     Remedy("back to the sample's sizes", (), _fails_enlarged, _back_to_sample),
+    Remedy("NumPy's own arrays", (), _has_arrays, _without_arrays),
     Remedy("back to plain numbers", (), lambda failed: failed.attempt.numbers.baseline is not None, _back_to_numbers),
     Remedy("back to the own run's failure", (), _stands_for_own_run, _back_to_own_failure),
     Remedy("int and float are Python's own", (), _numbers_may_be_pythons, _with_pythons_numbers),

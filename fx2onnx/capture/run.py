@@ -35,6 +35,7 @@ from fx2onnx.capture.recording.decisions import (
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import NeedsDecomposition, tensor_info
+from fx2onnx.capture.settle import may_have_arrays
 from fx2onnx.capture.shapes.python_sizes import install_size_functions
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_arguments import IndicesOfSizes
@@ -102,6 +103,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
     tracer.values.fake_mode.released = attempt.request.outside.tensors
     tracer.runs_noop_guards = attempt.branching.has_noop_guards
     tracer.has_loops, tracer.first_turns = attempt.branching.has_loops, attempt.branching.first_turns
+    tracer.has_arrays, tracer.may_have_arrays = attempt.numbers.has_arrays, may_have_arrays(attempt)
     tracer.looped = attempt.may_have_loops()
     tracer.joins_branches = attempt.branching.joins_branches
     tracer.has_exits, tracer.branches = attempt.branching.has_exits, attempt.branching.branches
@@ -166,8 +168,10 @@ def _run_module(
         held.names().put(given)
     track_modules(tree)
     functions = install_size_functions()
+    if tracer.has_arrays:
+        functions |= road("NumPy in tensors").installed_arrays()
     loops = tracer.plugin("loops").installed(functions) if tracer.has_loops else None
-    install_names(tree, attempt.numbers.files, functions, loops)
+    install_names(tree, attempt.numbers.files, functions, loops, has_arrays=tracer.has_arrays)
     attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
     if attempt.operators.compiling is not None:
         say_compiling()

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import cast
 
-from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Outcome, Recorded
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.attempt import Attempt, Branching, Enlarged, Failed, Outcome, Recorded
 from fx2onnx.capture.op_table import Op
+from fx2onnx.capture.python.file_names import names_of_file
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.dynamic import hints_of
@@ -32,6 +34,8 @@ def after_run(done: Recorded) -> Attempt | Outcome:
     if attempt.keeps_more_sizes(env):
         following = numbers_stay_sizes(attempt, env.numbers_in)
         return replace(following, numbers=replace(following.numbers, baseline=done))
+    if may_have_arrays(attempt) and any(found.is_numpys for found in env.specializations.values()):
+        return with_arrays(done, next(found.where for found in env.specializations.values() if found.is_numpys))
     enlarged, baseline = attempt.enlarged.hints, attempt.enlarged.baseline
     if baseline is not None:
         change = _specialized(env, {**hints, **enlarged})
@@ -55,6 +59,20 @@ def numbers_stay_sizes(attempt: Attempt, files: Set[str]) -> Attempt:
     """The attempt with ``int`` and ``float`` of sizes as sizes in further ``files``."""
     change = f"int and float of sizes are sizes in {', '.join(sorted(files - attempt.numbers.files))}"
     return replace(attempt, numbers=replace(attempt.numbers, files=attempt.numbers.files | files), change=change)
+
+
+def may_have_arrays(attempt: Attempt) -> bool:
+    """Return whether a run in which NumPy's arrays are tensors is still to be tried."""
+    return attempt.is_own_run and attempt.numbers.without_arrays is None
+
+
+def with_arrays(outcome: Recorded | Failed, where: SourceLocation | None) -> Attempt:
+    """The attempt in which NumPy's arrays are tensors, in the file of that line and those of the modules, instead of one with this outcome."""
+    before = outcome.attempt.numbers
+    files = before.files | names_of_file(where)
+    numbers = replace(before, files=files, takes_indices=True, has_arrays=True, without_arrays=outcome)
+    fresh = replace(outcome.attempt, numbers=numbers, branching=Branching(), enlarged=Enlarged())
+    return replace(fresh, change="NumPy's arrays are tensors").at_sample()
 
 
 def settled(done: Recorded) -> Attempt | Outcome:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.attempt import Attempt, Branching, Enlarged, Failed, Program, Recorded, own_run_failed
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of
@@ -32,7 +30,13 @@ def specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> Att
         )
     change = _at_sample(change, hints_of(attempt.arguments))
     error = refused_size(attempt, str(change.size.as_symbol()), change, env)
-    if error is not None and change.is_numpys and attempt.is_own_run and attempt.options.strategy == "auto":
+    if (
+        error is not None
+        and change.is_numpys
+        and not attempt.numbers.has_arrays
+        and attempt.is_own_run
+        and attempt.options.strategy == "auto"
+    ):
         return replace(
             attempt,
             program=Program("export", own_failure=error),
@@ -162,7 +166,6 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
         + weights
         + no_loop_since(attempt.branching.loop_failure),
         next=(
-            *_of_windows(change.where),
             *([] if narrowed else _of_others(attempt, name, change.value)),
             f"make the size static (leave {name} out of dynamic_shapes)",
             *([f"or declare {name} with wider bounds"] if narrowed else [] if weights else [symbolic]),
@@ -194,18 +197,6 @@ def _weights_with(attempt: Attempt, size: object) -> str:
     weights = attempt.root.named_parameters() if size != 1 else ()
     having = [f"{name} {list(weight.shape)}" for name, weight in weights if size in weight.shape]
     return f"; weights of that size: {', '.join(having[:4])}" if having else ""
-
-
-_WINDOWS = {"hanning": "hann", "hamming": "hamming", "blackman": "blackman", "bartlett": "bartlett", "kaiser": "kaiser"}
-"""Windows of NumPy, each with torch's name of it."""
-
-
-def _of_windows(where: SourceLocation | None) -> list[str]:
-    """Advice to take torch's window where the line calls one of NumPy's."""
-    called = re.search(rf"\b({'|'.join(_WINDOWS)})\(", line_of(where.file, where.line) if where else "")
-    if called is None:
-        return []
-    return [f"take torch.{_WINDOWS[called[1]]}_window(size, periodic=False) in the place of NumPy's {called[1]}"]
 
 
 def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:

@@ -32,10 +32,10 @@ _NUMBERS = frozenset({"int", "float", "len", "range", "numel"})
 @answers_for_caller
 def file_of_number() -> set[str]:
     """The name of the user's file whose code asks, where it takes a part of a tensor or calls what may give a number for a size;
-    else nothing.
+    else nothing. NumPy's own files count on plain numbers.
     """
     frame = asking_frame()
-    if frame is None or not is_user(frame.f_code):
+    if frame is None or not is_user(frame.f_code) or asked_by_numpy():
         return set()
     names, space = frame.f_code.co_names, frame.f_globals
     asks = frame.f_lasti in subscripts_of(frame.f_code) or any(
@@ -104,6 +104,12 @@ def refused_by_user() -> bool:
     """Return whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame = user_frame()
     return frame is not None and frame.f_lasti in _refusals(frame.f_code)
+
+
+def asked_by_numpy() -> bool:
+    """Return whether a function of NumPy's own asks."""
+    frame = asking_frame()
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith("numpy.")
 
 
 def calls_numpy() -> bool:

@@ -21,6 +21,12 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
+def torch_arrays() -> tuple[ModuleType, type, type]:
+    """torch's module of NumPy's functions over tensors, its class of arrays, and that of their dtypes."""
+    tnp = importlib.import_module("torch._numpy")
+    return tnp, tnp.ndarray, tnp._dtypes.DType
+
+
 COMPILER = "torch._dynamo"
 """The module of torch's compiler, which takes longer to import than an export takes; many modules are exported without
 it."""

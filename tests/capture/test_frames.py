@@ -56,17 +56,14 @@ def test_the_file_of_a_function_does_not_decide_whether_it_answers(file: str, is
 
 @pytest.mark.parametrize("window", ["hanning", "hamming", "blackman", "bartlett"])
 def test_the_line_that_calls_a_library_is_the_users(window: str) -> None:
-    """The size is needed in NumPy's code; the advice is for a call of NumPy's windows."""
+    """The size is needed in NumPy's code."""
     call = getattr(np, window)
-    forward = {
-        "hanning": lambda x: x * torch.from_numpy(np.hanning(x.shape[0])),
-        "hamming": lambda x: x * torch.from_numpy(np.hamming(x.shape[0])),
-    }.get(window, lambda x: x * torch.from_numpy(call(x.shape[0])))
     with pytest.raises(UserError, match="E105") as caught:
-        fx2onnx.export(forward, (torch.ones(5),), dynamic_shapes={"x": {0: "n"}})
+        fx2onnx.export(
+            lambda x: x * torch.from_numpy(call(x.shape[0])), (torch.ones(5),), dynamic_shapes={"x": {0: "n"}}
+        )
     assert caught.value.where is not None
     assert caught.value.where.file == __file__
-    assert any("_window" in step for step in caught.value.next) == (window in ("hanning", "hamming"))
 
 
 def test_a_library_is_the_place_where_nobody_else_calls_it() -> None:

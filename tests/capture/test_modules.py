@@ -580,10 +580,6 @@ def _while_data(self: Any, x: Any) -> Any:
     return x
 
 
-def _to_numpy(self: Any, x: Any) -> Any:
-    return torch.from_numpy(x.numpy() * 2)
-
-
 def _tolist(self: Any, x: Any) -> Any:
     return x * len(set(x.sum(0).tolist()))
 
@@ -599,7 +595,6 @@ def _equal(self: Any, x: Any) -> Any:
         (_while_data, "E104"),
         (_tolist, "E104"),
         (_equal, "E104"),
-        (_to_numpy, "E104"),
     ],
 )
 def test_refused_with_the_line(forward: Any, code: str) -> None:

@@ -21,13 +21,10 @@ PINNED = {
     "atan": "no runtime has it for float64",
     "fsum": "a sum without rounding errors on the way",
     "percent": "a text made by C code",
-    "np.int64": "a number of NumPy's own",
     "in a set": "a key",
     "looked up": "a key",
     "complex": "a complex number of Python's",
     "operator.index": "asks for the plain number",
-    "LongTensor": "made by C code",
-    "FloatTensor": "made by C code",
     "text times a size": "a text of that length",
     "interpolated by a factor": "the factor is an attribute of the operator",
 }

@@ -29,15 +29,22 @@ SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch
 
 
 def install_names(
-    tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[int, object], loops: Names | None = None
+    tree: ModuleTree,
+    numbers_in: frozenset[str],
+    functions: Mapping[int, object],
+    loops: Names | None = None,
+    *,
+    has_arrays: bool = False,
 ) -> None:
     """Until ``Changes`` end, in this thread, the code of the modules of ``tree`` finds ``len`` and ``type`` that know symbolic
     sizes; the files ``numbers_in`` find ``int``, ``float`` and ``range``, too, and ``functions`` (by the id of those that they have) under
     names of their own. ``loops``: names where loops over sizes are loops of the file, and ``functions`` have stand-ins everywhere.
+    ``has_arrays``: ``functions`` have one for NumPy, everywhere.
     """
     for space in _spaces_of(tree):
-        if loops is not None:
+        if loops is not None or has_arrays:
             _exchange(space, functions)
+        if loops is not None:
             _put(space, {"range": _RANGE, **loops})
         _put(space, {"len": _length} | ({"type": _TYPE} if not _is_library(space) or _asks_for_types(space) else {}))
     for name in numbers_in:
@@ -153,27 +160,32 @@ _INT, _FLOAT = (_OfNumber(kind.__name__, (kind,), {}) for kind in (int, float))
 _STANDS_FOR: Mapping[type, type] = {int: _INT, float: _FLOAT}
 
 
-def _to_int(value: Any) -> object:
+def to_int(value: Any) -> object:
     if type(value) is DataNumber:
         return value.rounded_to_int()
     return int(value) if type(value) is torch.SymBool else torch.sym_int(value)  # type: ignore[no-untyped-call]
 
 
-def _to_float(value: Any) -> object:
+def to_float(value: Any) -> object:
     if type(value) is DataNumber:
         return value
     return float(bool(value)) if type(value) is torch.SymBool else torch.sym_float(value)  # type: ignore[no-untyped-call]
 
 
 _CONVERT: Mapping[type, Callable[[Any], object]] = {
-    _INT: answers_for_caller(_to_int),
-    _FLOAT: answers_for_caller(_to_float),
+    _INT: answers_for_caller(to_int),
+    _FLOAT: answers_for_caller(to_float),
 }
 
 
 def may_keep_number(where: SourceLocation | None) -> bool:
     """Return True if the line may call ``int``, ``float`` or a rounding function, or index something."""
     return where is not None and _KEEPS_NUMBER.search(line_of(where.file, where.line)) is not None
+
+
+def names_numpy(where: SourceLocation | None) -> bool:
+    """Return True if the line may call a function of NumPy."""
+    return where is not None and re.search(r"\b(np|numpy)\.", line_of(where.file, where.line)) is not None
 
 
 _KEEPS_NUMBER = re.compile(r"\b(int|float|round|floor|ceil|trunc)\(|[\w)\]]\[")

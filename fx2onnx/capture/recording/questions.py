@@ -305,10 +305,12 @@ def _numpy(questions: Questions, own: Own, tensor: torch.Tensor, *, force: bool 
         shape = [int(questions.tracer.sizes.hint(unwrap(size))) for size in tensor.shape]
         with no_dispatch():
             return torch.full(shape, math.nan if tensor.is_floating_point() else 0, dtype=tensor.dtype).numpy()
+    if questions.tracer.has_arrays and questions.value_of(tensor) is None:
+        return road("NumPy in tensors").array_of(tensor)
     try:
         value = questions.numbers_of(tensor, "a NumPy array of it is made")
     except UserError as error:
-        error.reason = Reason.PLAIN_NUMBER  # torch.export knows NumPy
+        error.reason = Reason.ARRAY
         raise
     with no_dispatch():
         array = own(value, force=force).copy()

@@ -77,7 +77,7 @@ class Tracer:
         """True if tests that guard nothing but a crop or a pad are no decisions."""
         self.has_loops = False
         """True if loops that run as often as a size says are loops of the file."""
-        self.has_exits = self.joins_branches = False
+        self.has_exits = self.joins_branches = self.has_arrays = self.may_have_arrays = False
         """True if loops of a fixed length in which data decides are loops of the file, too; if both ways of a decision in a turn are run."""
         self.branches: frozenset[SourceLocation | None] = frozenset()  # the places of these decisions
         self.first_turns: frozenset[SourceLocation | None] = frozenset()

@@ -17,7 +17,14 @@ from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import SizeSet, interval, where_true
 from fx2onnx.sizes.solve import declared
-from fx2onnx.torchcompat.asked_code import asserted_by_user, calls_numpy, file_of_number, loops, refused_by_user
+from fx2onnx.torchcompat.asked_code import (
+    asked_by_numpy,
+    asserted_by_user,
+    calls_numpy,
+    file_of_number,
+    loops,
+    refused_by_user,
+)
 from fx2onnx.torchcompat.frames import user_location
 
 MOST_NUMBERS = 5
@@ -112,7 +119,10 @@ def decided(env: ShapeEnv, relation: Relation, is_needed: bool = False) -> bool:
     if refused_by_user() and not env.hint(relation):
         env.note(relation.negated(), user_location())
         return False
-    holds: bool = tracer.truth(relation, undeclared(env, relation, user_location()), is_needed)
+    error = undeclared(env, relation, user_location())
+    if tracer.may_have_arrays and asked_by_numpy():
+        raise because(Reason.ARRAY, error)
+    holds: bool = tracer.truth(relation, error, is_needed)
     env.suppose(relation if holds else relation.negated())
     return holds
 

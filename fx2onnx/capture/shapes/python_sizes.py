@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from fx2onnx.base.code_patch import THREAD, Why, WithHashOf, answers_for_caller, put_name
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
-from fx2onnx.capture.shapes import size_arguments, size_tensors
+from fx2onnx.capture.shapes import size_arguments, size_literals, size_tensors
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_keys import hashing
 from fx2onnx.capture.shapes.size_math import (
@@ -56,8 +56,10 @@ def install_size_functions() -> dict[int, object]:
             instead = _for_thread(original, wrap)
             put_name(space, name, WithHashOf(original, instead) if name == "_op" else instead, why)
             functions[id(original)] = getattr(space, name)
-    for name, value in (*size_tensors.METHODS.items(), *_METHODS.items()):
-        put_name(torch.Tensor, name, value, Why.SIZES)
+    functions |= {id(getattr(torch, name)): value for name, value in size_literals.TYPES.items()}
+    for holder, names in ((torch.Tensor, size_tensors.METHODS), (torch.Tensor, _METHODS), (torch, size_literals.TYPES)):
+        for name, value in names.items():
+            put_name(holder, name, value, Why.SIZES)
     for kind, number in SYMBOLIC.items():
         _class_is(kind, number)
     for kind, attributes in _ATTRIBUTES.items():

@@ -8,93 +8,16 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
-from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.file_names import LENGTHS
+from fx2onnx.capture.shapes import size_literals
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import DimNode
 from fx2onnx.torchcompat.pytrees import pytree
 
 Function: TypeAlias = Callable[..., Number]
-_KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})
-
-
-@answers_for_caller
-def _tensor(original: Function) -> Function:
-    """``torch.tensor`` and its like of numbers, or nested lists of them, with sizes among them."""
-
-    def tensor(data: object, *args: object, **kwargs: Number) -> object:
-        if not _holds_size(data) or args or not kwargs.keys() <= _KEYWORDS:
-            return original(data, *args, **kwargs)
-        made = _stacked(data, is_typed=kwargs.get("dtype") is not None)
-        return made.to(kwargs.get("device") or made.device, kwargs.get("dtype") or made.dtype)
-
-    return tensor
-
-
-@answers_for_caller
-def _from_numpy(original: Function) -> Function:
-    return lambda array: _stacked(array) if _holds_size(array) else original(array)
-
-
-def _holds_size(data: Number) -> bool:
-    kind = type(data)
-    if kind in LENGTHS:
-        return True
-    if kind is np.ndarray:
-        return bool(data.dtype == object) and _holds_size(data.tolist())
-    if kind in (list, tuple, torch.Size):
-        return any(map(_holds_size, data)) or any(map(_is_whole, data))
-    return kind in (torch.SymInt, torch.SymFloat, DataNumber)
-
-
-def _is_whole(item: object) -> bool:
-    """Return whether the item is a tensor of one data-dependent integer."""
-    is_one = isinstance(item, torch.Tensor) and item.dim() == 0 and item.dtype in (torch.int64, torch.int32)
-    return is_one and type(item.tolist()) is torch.SymInt  # type: ignore[attr-defined]
-
-
-@answers_for_caller
-def _stacked(data: Number, is_typed: bool = False) -> torch.Tensor:
-    """The numbers of nested lists as a tensor. ``is_typed``: its dtype is given, so that a list may be empty."""
-    data = data.tolist() if isinstance(data, np.ndarray) else data
-    if type(data) in LENGTHS:
-        whole = data.some(is_typed)
-        return whole.to(torch.get_default_dtype()) if whole.dtype == torch.float64 else whole  # type: ignore[no-any-return]
-    if isinstance(data, list | tuple):
-        parts = [_stacked(part) for part in data]
-        dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
-        return torch.stack([part.to(dtype) for part in parts])
-    if isinstance(data, torch.Tensor):
-        return data
-    if type(data) is DataNumber:
-        return data.tensor.reshape(()).to(torch.get_default_dtype())
-    is_real = isinstance(data, float | torch.SymFloat)
-    dtype = torch.bool if isinstance(data, bool) else torch.get_default_dtype() if is_real else torch.int64
-    return torch.scalar_tensor(data, dtype=dtype)
-
-
-@answers_for_caller
-def _new(kind: type, *args: Number, **kwargs: Number) -> Number:
-    """``torch.Tensor([n, 2])``: of the default dtype."""
-    if kind is torch.Tensor and THREAD.captures and len(args) == 1 and not kwargs and _is_list_of_sizes(args[0]):
-        return _stacked(args[0], is_typed=True).to(torch.get_default_dtype())
-    return _OWN_NEW(kind, *args, **kwargs)
-
-
-def _is_list_of_sizes(data: object) -> bool:
-    return type(data) in (list, tuple) and _holds_size(data)
-
-
-@answers_for_caller
-def _new_tensor(self: torch.Tensor, data: Number, **kwargs: Number) -> Number:
-    if THREAD.captures and kwargs.keys() <= _KEYWORDS and _holds_size(data):
-        return _stacked(data, is_typed=True).to(kwargs.get("device") or self.device, kwargs.get("dtype") or self.dtype)
-    return _OWN_NEW_TENSOR(self, data, **kwargs)
 
 
 @answers_for_caller
@@ -116,12 +39,9 @@ def _is_computed(size: Number) -> bool:
     )
 
 
-_OWN_NEW = torch.Tensor.__new__
 _OWN_CONTIGUOUS = torch.Tensor.contiguous
-_OWN_NEW_TENSOR = torch.Tensor.new_tensor
 METHODS: dict[str, object] = {
-    "__new__": staticmethod(_new),
-    "new_tensor": _new_tensor,
+    **size_literals.METHODS,
     "nbytes": property(_bytes),
     "contiguous": _contiguous,
 }
@@ -389,10 +309,7 @@ _FORMULAS: tuple[tuple[object, str, Function], ...] = (
 )
 WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     (torch, "linspace", _linspace),
-    (torch, "tensor", _tensor),
-    (torch, "as_tensor", _tensor),
-    (torch, "asarray", _tensor),
-    (torch, "from_numpy", _from_numpy),
+    *size_literals.WRAPPED,
     *((torch, name, _without_generator) for name in ("rand", "randn", "randint", "randperm")),
     (F, "adaptive_avg_pool1d", _adaptive),
     (torch, "sym_ite", _chosen),

@@ -302,6 +302,7 @@ class InferenceSession:
                     "E401",
                     f"the model has no output {name!r}",
                     why=f"its outputs are {listed(map(repr, self._output_names))}",
+                    next="fx2onnx inspect FILE prints the outputs, and session.get_outputs() has them",
                 )
         return [places[name] for name in output_names]
 

@@ -257,8 +257,9 @@ def test_one_failing_row_fails_the_verdict() -> None:
     with pytest.raises(VerificationError, match="E501"):
         verdict.raise_if_failed()
     Verdict([row(0.5)]).raise_if_failed()
-    with pytest.raises(VerificationError, match="take the first of equal ones"):
-        Verdict([row(0.5), Row("runner", "y", 3.0, 1.0, False, "sizes n 2, ties")]).raise_if_failed()
+    for inputs in (["sizes n 2, ties"], ["zeros", "far", "signed"]):  # tanh of far ones is 1
+        with pytest.raises(VerificationError, match="take the first of equal ones"):
+            Verdict([row(0.5), *(Row("runner", "y", 3.0, 1.0, False, each) for each in inputs)]).raise_if_failed()
 
 
 def test_tensors_as_numpy_has_them() -> None:

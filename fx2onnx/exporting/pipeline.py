@@ -202,6 +202,7 @@ def _keep_numpy_errors() -> None:
 def _verify(
     result: ExportResult, module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions
 ) -> Verdict:
+    from fx2onnx.judge.verdict import LOOK
     from fx2onnx.verify.compare import verify
     from fx2onnx.verify.locating.locate import locate
 
@@ -218,8 +219,8 @@ def _verify(
             if verdict.unverified:
                 raise
             error.locate = lambda: locate(result, module, args, kwargs, training=asked.training, verdict=verdict)
-            error.add_next(
-                ["error.first_wrong is the first wrong node, error.first_wrong.describe() says who is to blame"]
-            )
+            held = "error.first_wrong is the first wrong node, error.first_wrong.describe() says who is to blame"
+            error.next = tuple(held if step == LOOK else step for step in error.next)
+            error.args = (error.render(),)
             raise
     return verdict

@@ -32,7 +32,7 @@ WRONG = "the exported model's outputs differ from eager PyTorch"
 LOOK = "fx2onnx.locate(file, module, args).describe() names the first wrong node, and who is to blame"
 OTHER_WEIGHTS = "give the module that was exported, with the same weights, or export this one again"
 STABLE = "where a translation or a kernel of yours chooses among numbers, as a sort does, take the first of equal ones, as the module"
-_OF_EQUAL = {"ties", "zeros", "signed", "far", "huge", "infinite", "tiny"}
+_OF_EQUAL = {"ties", "zeros", "signed", "large", "far", "huge", "infinite", "tiny"}
 """Kinds of inputs whose numbers are equal, or become equal where a function saturates."""
 STEADIER = "hand what changes from call to call to forward as an argument, or hold it as a tensor, a number or a list"
 WHERE_THERE_IS_MORE = "verify it where there is more memory, or time: fx2onnx verify MODEL SOURCE"

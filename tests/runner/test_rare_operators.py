@@ -78,6 +78,7 @@ def others() -> list[Case]:
     for mode in ("bilinear", "nearest"):
         for size in ([3, 4], [1, 2]):
             given = boxes, np.array([0, 1, 1, 0], np.int32), np.array(size, np.int32)
+            made.append(Case("CropAndResize", [numbers("float32", 2, 3, 6, 1)], *given, domain=MICROSOFT, mode=mode))
             made.append(Case("CropAndResize", [numbers("float32", 2, 3, 6, 7)], *given, domain=MICROSOFT, mode=mode, extrapolation_value=-1.0))  # fmt: skip
     return made
 

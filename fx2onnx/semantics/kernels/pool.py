@@ -49,13 +49,11 @@ def over_windows(x: Array, window: Window, combine: np.ufunc, fill: Any) -> Arra
         if is_flat and stride == 1:
             y = y[(*head, slice(out))]
             continue
-        parts = [
-            y[(*head, slice(at, at + (out - 1) * stride + 1, stride))] for at in range(0, size * dilation, dilation)
-        ]
-        total = parts[0]
-        for tap, part in enumerate(parts[1:]):
+        total = y[(*head, slice(0, (out - 1) * stride + 1, stride))]
+        for tap in range(1, size):
             count_iteration()
-            total = combine(total, part, out=total) if tap else combine(total, part)
+            part = y[(*head, slice(tap * dilation, tap * dilation + (out - 1) * stride + 1, stride))]
+            total = combine(total, part, out=total) if tap > 1 else combine(total, part)
         y = total
     return y
 

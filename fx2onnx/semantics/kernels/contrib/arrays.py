@@ -247,6 +247,8 @@ def crop_and_resize(
     if len(rois) and not 0 <= batch_indices.min() <= batch_indices.max() < len(x):
         raise IndexError(f"batch_indices up to {batch_indices.max()} for {len(x)} images")
     check_shape((len(rois), x.shape[1], high, wide), x.dtype)
+    if not x.size:
+        return np.full((len(rois), x.shape[1], high, wide), extrapolation_value, x.dtype)
     edges, limit = rois.astype(np.float32), np.asarray(x.shape[2:]) - 1
     rows = _places(edges[:, 0], edges[:, 2], high, x.shape[2])[:, :, None]
     columns = _places(edges[:, 1], edges[:, 3], wide, x.shape[3])[:, None]

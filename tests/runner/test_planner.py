@@ -53,6 +53,16 @@ def add_reversed(inputs: list[str], out: str) -> list[onnx.NodeProto]:
     return [view, helper.make_node("Add", [inputs[0], f"{out}_view"], [out])]
 
 
+def chosen_nodes(inputs: list[str], out: str) -> list[onnx.NodeProto]:
+    """One of two values by a third: Where may overwrite its last operand, and no other."""
+    is_more = helper.make_node("Greater", inputs, [f"{out}_more"])
+    return [is_more, helper.make_node("Where", [f"{out}_more", *inputs], [out])]
+
+
+def layer_norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-5) * scale
+
+
 CONSTANTS = {"turned": [6, 4], "flat": [24], "back": [4, 6], "minus": [-1], "low": [-99], "one": [1]}
 OPS = [
     plain("Relu", 1, lambda x: np.maximum(x, 0)),
@@ -69,6 +79,8 @@ OPS = [
     Op(1, chain(("Slice", ["minus", "low", "one", "minus"], {}), ("Neg", [], {})), lambda x: -x[:, ::-1]),
     Op(1, add_reversed, lambda x: x + x[:, ::-1]),
     Op(1, chain(("Softmax", [], {"axis": -1})), lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
+    Op(2, chosen_nodes, np.maximum),
+    Op(2, lambda inputs, out: [helper.make_node("LayerNormalization", inputs, [out], axis=0)], layer_norm),
 ]
 
 
@@ -125,12 +137,14 @@ def test_random_graphs(program: list[tuple[int, int, int]], wanted: set[int]) ->
     check(program, wanted)
 
 
-NEG, RELU, ADD, ROUND_TRIP, ADD_REVERSED = 1, 0, 4, 8, 12
+NEG, RELU, ADD, ROUND_TRIP, ADD_REVERSED, CHOSEN, LAYER_NORM = 1, 0, 4, 8, 12, 14, 15
 HAND_MADE = {
     "read again after an operator that could write in place": [(NEG, 0, 0), (RELU, 0, 0), (ADD, 0, 1)],
     "read through a view after its base was overwritten": [(NEG, 0, 0), (ROUND_TRIP, 0, 0), (RELU, 1, 0), (ADD, 0, 1)],
     "read together with a view of it": [(NEG, 0, 0), (ADD_REVERSED, 0, 0)],
     "the base read after its view was overwritten": [(NEG, 0, 0), (ROUND_TRIP, 0, 0), (RELU, 0, 0), (ADD, 0, 2)],
+    "both operands that Where chooses from": [(NEG, 0, 0), (CHOSEN, 0, 0)],
+    "normalized by itself": [(NEG, 0, 0), (LAYER_NORM, 0, 0)],
 }
 
 

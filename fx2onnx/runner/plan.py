@@ -163,8 +163,8 @@ class Plan:
                 continue
             index = step.inputs[place]
             buffer = self.buffer_of.get(index)
-            if buffer is None or self.last_use.get(index) != step.index:
-                continue
+            if buffer is None or self.last_use.get(index) != step.index or step.inputs.count(index) > 1:
+                continue  # as two operands: a kernel may write before it has read both
             if any(other != index and last_use >= step.index for last_use, other in self._longest[buffer]):
                 continue
             if self.trace.specs[index] != self.trace.specs[out]:

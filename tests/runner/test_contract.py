@@ -355,3 +355,25 @@ def test_each_operator_names_the_file_of_its_kernels() -> None:
         for k in all_kernels()
         if k.domain in (*STANDARD_DOMAINS, "fx2onnx") and (k.domain, k.op_type) not in of_onnxruntime
     }
+
+
+@pytest.mark.parametrize(
+    "operands", [("Where", "c", "a", "a"), ("PRelu", "a", "a"), ("Sub", "a", "a"), ("Pow", "a", "a")]
+)
+def test_one_value_as_two_operands_is_not_overwritten(operands: tuple[str, ...]) -> None:
+    """From the second run on memory is planned, and ``Where`` writes before it has read both operands."""
+    op_type, *names = operands
+    nodes = [
+        onnx.helper.make_node("Abs", ["x"], ["a"]),
+        onnx.helper.make_node(op_type, names, ["y"]),
+        onnx.helper.make_node("Neg", ["y"], ["z"]),
+    ]
+    value = onnx.helper.make_tensor_value_info
+    inputs = [value("x", 1, [2, 3]), value("c", 9, [2, 3])]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, [value("z", 1, [2, 3])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString())
+    x, c = np.arange(6, dtype=np.float32).reshape(2, 3) - 2.5, np.eye(2, 3) > 0
+    first, *later = (session.run(None, {"x": x, "c": c})[0] for _ in range(3))
+    for each in later:
+        np.testing.assert_array_equal(each, first)

@@ -72,7 +72,7 @@ TEXTS = {
     "float[2, 3] a) => (bool o2, float[2, 3] b) {{ o2 = Identity(o) h = Mul(a, tenth) b = Tanh(h) }}>",
     "Acosh": "float[A, B]: q = Mul(p, p) r = Add(q, more) y = Acosh(r)", "Mean": "float[A, B]: y = Mean(x, p, x)", "PRelu": "float[A, B]: q = Mul(x, p) y = PRelu(q, column)",
 }  # fmt: skip
-_MORE = ", float more = {1.5}, int64[4] shape = {1, 2, 3, 2}, int64[3] flat = {1, 6, 1}, int64 two = {2}, int64[3] cols = {1, 4, 1}, int64[2] ones = {2, 2}, int64[1] four = {4}, float[2] more2 = {0.4, 0.9}, int64[3] row2 = {1, 1, 2}, int64 ten = {10}, int64[1] long = {6}, int64[1] minus = {-1}, int64[1] three1 = {3}> {"
+_MORE = ", float more = {1.5}, int64[4] shape = {1, 2, 3, 2}, int64[3] flat = {1, 6, 1}, int64 two = {2}, int64[3] cols = {1, 4, 1}, int64[2] ones = {2, 2}, int64[1] four = {4}, float[2] more2 = {0.4, 0.9}, int64[3] row2 = {1, 1, 2}, int64 ten = {10}, int64[1] long = {6}, int64[1] minus = {-1}, int64 two0 = {1}, int64[2] plane = {2, 3}, int64[1] long2 = {-1}, int64[2, 3] places2 = {0, 2, 1, 1, 0, 0}, int64[1] three1 = {3}> {"
 
 
 def parsed(text: str, opset: int = 23) -> onnx.ModelProto:
@@ -139,3 +139,47 @@ def test_a_wrong_rule_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(RULES, op_type, wrong)
     with pytest.raises(AssertionError):
         assert_bounds_hold(parsed(TEXTS[name]), RANGES, draws=40)
+
+
+_DRAWN = {
+    "f": ["Mul(f, f)", "Add(f, f)", "Sub(f, tenth)", "Div(f, p)", "Tanh(f)", "Abs(f)", "Neg(f)", "Exp(s)", "Max(f, f)", "Clip(f, tenth)", "Where(b, f, f)", "Mod<fmod=1>(f, p)",
+          "PRelu(f, column)", "Shrink<lambd=0.4, bias=0.1>(f)", "ThresholdedRelu<alpha=0.3>(f)", "Hardmax(f)", "Softmax(f)", "Cast<to=1>(i)", "Floor(f)", "CumSum(f, two0)",
+          "Selu(s)", "Celu(s)", "Softsign(f)", "Sigmoid(f)", "Reshape(r, plane)", "GatherElements<axis=1>(f, places2)", "Round(f)"],
+    "s": ["Tanh(f)", "Sin(f)", "Sigmoid(f)"],
+    "i": ["Add(i, i)", "Sub(i, i)", "Mul(i, three)", "Div(i, j)", "Mod(i, j)", "Mod<fmod=1>(i, j)", "Cast<to=7>(s)", "Min(i, three)", "BitwiseAnd(i, j)", "BitwiseNot(i)", "Cast<to=7>(b)", "Abs(i)"],
+    "b": ["Greater(f, f)", "Less(s, tenth)", "Equal(i, i)", "Not(b)", "And(b, b)", "Or(b, b)", "Xor(b, b)", "IsNaN(f)", "Cast<to=9>(i)", "Cast<to=9>(s)"],
+    "r": ["Reshape(f, long)"],
+    "n": ["Compress(f, k)", "Compress(s, k)", "Neg(n)", "Tanh(n)", "Mul(n, tenth)", "Add(n, m)", "Where(o, n, m)", "Cast<to=1>(z)", "Concat<axis=0>(n, r)", "Unique(n)", "Identity(r)"],
+    "m": ["ReduceMax<keepdims=0>(f)", "ReduceMin<keepdims=0>(s)", "ReduceMean<keepdims=0>(f)"],
+    "k": ["Reshape(b, long)"], "o": ["Greater(m, m)", "Less(m, tenth)"], "z": ["Reshape(y0, long2)", "Add(z, three)", "Div(z, three)"], "y0": ["NonZero(b)", "Shape(n)"],
+}  # fmt: skip
+
+
+def drawn(seed: int) -> onnx.ModelProto:
+    """A graph of random operators: floats, integers, truths, and rows whose number depends on data."""
+    draw, lines, count = np.random.default_rng(seed), [], 0
+    known: dict[str, list[str]] = {"f": ["x", "p"], "i": ["i", "j"]}
+
+    def named(kind: str, depth: int) -> str:
+        nonlocal count
+        if known.get(kind) and (depth <= 0 or draw.random() < 0.25 * (depth < 5)):
+            return str(draw.choice(known[kind]))
+        text = str(draw.choice(_DRAWN[kind]))
+        op, _, rest = text.partition("(")
+        operands = [named(each, depth - 1) if each in _DRAWN else each for each in rest[:-1].split(", ")]
+        count += 1
+        lines.append(f"v{count} = {op}({', '.join(operands)})")
+        known.setdefault(kind, []).append(f"v{count}")
+        return f"v{count}"
+
+    kind = str(draw.choice(["f", "i", "n", "n", "f"]))
+    shape = {"f": "float[A, B]", "i": "int64[A, B]", "n": "float[N]"}[kind]
+    last = named(kind, 5)
+    return parsed(f"{shape}: {' '.join(lines)} y = Identity({last})")
+
+
+@pytest.mark.parametrize(
+    "seed", [each if each < 6 else pytest.param(each, marks=pytest.mark.long) for each in range(150)]
+)
+def test_bounds_of_drawn_operators_hold(seed: int) -> None:
+    assert_bounds_hold(drawn(seed), RANGES if seed % 2 else {**RANGES, "x": (0.2, 0.5)}, draws=6)

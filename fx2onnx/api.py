@@ -236,7 +236,8 @@ def export_folder(
 
     task: ``text-generation``, ``text2text-generation``, ``automatic-speech-recognition``, ``image-text-to-text``, each
         with ``-with-past`` for caches as inputs and outputs.
-    cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 by default).
+    cache: ``dynamic``; ``static``: of a fixed size that the caller chooses, written in place (opset 24 by default); ``paged``: of
+        pages that rows may share (docs/generation_models.md).
     kv: ``int8`` or ``fp8``: keys and values of the cache in 8 bits, with a scale for each token and head; ``int8:head``,
         ``int8:channel``, ``fp8:head``, ``fp8:channel``: with constant scales (docs/generation_models.md).
     kv_calibration: an ``.npz`` file or a dict with the array ``input_ids`` of prompts for these; default: random tokens.

@@ -158,7 +158,7 @@ def cached_parts(
 ) -> list[FolderPart]:
     """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
-    ``cache`` is ``dynamic`` (it grows), ``static`` (of a fixed size; ``in_place`` by opset 24's operator) or ``grouped`` (as
+    ``cache`` is ``dynamic`` (it grows), ``static`` (of a fixed size; ``in_place`` by opset 24's operator), ``paged`` (of pages that rows share) or ``grouped`` (as
     ``dynamic``, with fused attention where the model has such) or one of ``CELLS`` (as ``dynamic``, with keys and values in
     8 bits, whose constant scales are calibrated on ``prompts``).
     ``logits`` are ``all``, or ``last``: of the last position alone.
@@ -166,8 +166,8 @@ def cached_parts(
     Without ``images``, a model that takes them with its prompt becomes a model of text.
     Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """
-    if cache not in ("dynamic", "static", "grouped", *CELLS):
-        raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
+    if cache not in ("dynamic", "static", "paged", "grouped", *CELLS):
+        raise UserError("E001", f"cache={cache!r} is not known", next="dynamic, static or paged")
     if logits not in ("all", "last"):
         raise UserError("E001", f"logits={logits!r} is not known", next="all or last")
     request, note = FolderRequest(source, cache, in_place, logits, prompts, drafter, images), ""

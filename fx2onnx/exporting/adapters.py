@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from fx2onnx.aten_map.fused_attention import cache_update, cached_attention, turned
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import OPTIONAL_INPUTS
+from fx2onnx.decoding.adapters import product_inputs
+from fx2onnx.decoding.cache.grouped import GroupedDecoder
+from fx2onnx.decoding.cache.rotary import CACHED_ATTENTION, TURNED
+from fx2onnx.decoding.cache.static import OVERLOAD, PAGE_OVERLOAD, StaticDecoder
 from fx2onnx.files import onnx_adapter
 from fx2onnx.manifest.form import AdapterFile
-from fx2onnx.manifest.names import AUDIO_FILE, IMAGE_FILE
+from fx2onnx.manifest.names import AUDIO_FILE, ENCODER_STATES, IMAGE_FILE, POSITIONS
 
 if TYPE_CHECKING:
     import torch
 
     from fx2onnx.decoding.adapters import Adapters
     from fx2onnx.exporting.result import ExportResult
-import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from fx2onnx.aten_map.fused_attention import cache_update, cached_attention, turned
-from fx2onnx.decoding.adapters import product_inputs
-from fx2onnx.decoding.cache.grouped import GroupedDecoder
-from fx2onnx.decoding.cache.rotary import CACHED_ATTENTION, TURNED
-from fx2onnx.decoding.cache.static import OVERLOAD, StaticDecoder
-from fx2onnx.manifest.names import ENCODER_STATES, POSITIONS
-
-if TYPE_CHECKING:
-    from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.irx.emit import Emit
     from fx2onnx.sources import Source
 
 
@@ -97,10 +91,14 @@ def _no_place(why: str) -> UserError:
     )
 
 
+def _page_update(op: Emit, pages: ir.Value, update: ir.Value, places: ir.Value) -> ir.Value:
+    return op.ScatterND(pages, places, update)
+
+
 def translations_of(module: Any) -> dict[Any, Callable[..., Any]] | None:
     """Translations of a decoder's own operators."""
     if isinstance(module, StaticDecoder):
-        return {OVERLOAD: cache_update}
+        return {OVERLOAD: cache_update, PAGE_OVERLOAD: _page_update}
     return {CACHED_ATTENTION: cached_attention, TURNED: turned} if isinstance(module, GroupedDecoder) else None
 
 

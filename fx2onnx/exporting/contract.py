@@ -26,13 +26,13 @@ _KINDS: dict[str, Kind] = {
 }  # fmt: skip
 _ROLES: dict[str, Role] = {
     names.IDS: "tokens", names.DECODER_IDS: "decoder_tokens", names.EMBEDDED: "embedded", names.MASK: "mask",
-    names.POSITIONS: "positions", names.LENGTH: "length", names.LOGITS: "logits", names.LAST_STATES: "encoder_states",
+    names.POSITIONS: "positions", names.LENGTH: "length", names.TABLE: "pages", names.LOGITS: "logits", names.LAST_STATES: "encoder_states",
     names.ENCODER_STATES: "encoder_states", names.ENCODER_MASK: "encoder_mask", names.STREAM: "stream", names.HIDDEN: "hidden",
     names.HIDDEN_BEFORE: "hidden",
 }  # fmt: skip
 _GIVEN: dict[Kind, Role] = {"encoder": "handed_on", "embed": "beside", "image": "features", "audio": "features"}
 """The role of the outputs that have none by their name, by the kind of the graph."""
-_LENGTHS: dict[str, Length] = {names.PAST_SIZE: "past", names.CAPACITY: "capacity"}
+_LENGTHS: dict[str, Length] = {names.PAST_SIZE: "past", names.CAPACITY: "capacity", names.PAGES: "pages"}
 Shape: TypeAlias = tuple[int | str, ...]
 
 

@@ -196,7 +196,9 @@ class FolderOptions:
 
     task: str = option("text-generation-with-past", TASK_HELP, panel=INPUTS)
     cache: str = option(
-        "dynamic", "Key-value cache: dynamic, or static: fixed size, updated in place (opset 24).", panel=OUTPUT
+        "dynamic",
+        "Key-value cache: dynamic, static: fixed size, updated in place (opset 24), or paged: pages that all rows share.",
+        panel=OUTPUT,
     )
     kv: str | None = option(
         None,
@@ -282,7 +284,7 @@ class FolderOptions:
         if self.drafter != "mtp" and not os.path.isdir(os.path.expanduser(self.drafter)):
             step = "--drafter mtp, or the folder of an EAGLE-3 drafter"
             raise UserError("E001", f"--drafter {self.drafter} is neither mtp nor a folder", next=step)
-        other = {"static": "--cache static", "grouped": "fused forms"}.get(form, "")
+        other = {"static": "--cache static", "paged": "--cache paged", "grouped": "fused forms"}.get(form, "")
         other = other or ("--logits last" if self.logits == "last" else "")
         if not self.task.endswith("-with-past"):
             other = f"--task {self.task}"
@@ -327,9 +329,6 @@ class FolderOptions:
         """The form of the cache: ``cache``, ``grouped`` for fused forms, or what ``kv`` asks for. Raises UserError E001 where
         options exclude each other.
         """
-        if self.cache == "paged":
-            why = "ONNX has no operator for one, and onnxruntime's PagedAttention has no kernel for processors, up to 1.32"
-            raise UserError("E601", "there is no paged cache", why=why, next="--cache static, which is allocated once")
         form = "grouped" if self.export.is_fused and self.cache == "dynamic" else self.cache
         if self.kv is None and self.kv_calibration is not None:
             raise UserError("E001", "--kv-calibration is for a cache in 8 bits", next="--kv int8:channel")
@@ -337,7 +336,7 @@ class FolderOptions:
             return form
         check_choice("kv", self.kv, CELLS)
         fused = f"--target {self.export.target}" if self.export.is_for_genai else "--fused"
-        other = {"static": "--cache static", "grouped": fused}.get(form, "")
+        other = {"static": "--cache static", "paged": "--cache paged", "grouped": fused}.get(form, "")
         if not self.task.endswith("-with-past"):
             other = f"--task {self.task}"
         if other:

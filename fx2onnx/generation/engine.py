@@ -13,7 +13,7 @@ from fx2onnx.base.errors import UserError, onnxruntime_errors
 from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.judge.engines import Array, from_ort_value, open_session, to_ort_value
 from fx2onnx.manifest.form import CacheState, GraphForm, Port
-from fx2onnx.manifest.names import BATCH, CAPACITY
+from fx2onnx.manifest.names import BATCH, CAPACITY, PAGES
 from fx2onnx.sizes.stated import SizeCondition, check_sizes
 from fx2onnx.sizes.text import Root, root_of
 
@@ -193,7 +193,7 @@ class Graph:
         binding = self._session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
-        pasts = {state.output: state.input for state in self.form.cache if state.length == "capacity"}
+        pasts = {state.output: state.input for state in self.form.cache if state.length in ("capacity", "pages")}
         kept = {name: values[past] for name in self.outputs if (past := pasts.get(name) or "") in values}
         for name in self.outputs:
             if name in kept:
@@ -221,15 +221,26 @@ class Graph:
         """The cache of some rows, each state along its axis of the batch."""
         found = dict(states)
         for name, state in self.past.items():
-            if name in found and BATCH in state.shape:
+            if name in found and state.length == "pages":  # in the order of the rows, as in ``table``
+                pages = as_array(found[name])
+                moved = pages.reshape(len(places), -1, *pages.shape[1:])[places].reshape(pages.shape)
+                found[name] = self.value(name, moved)
+            elif name in found and BATCH in state.shape:
                 found[name] = self.value(name, np.take(as_array(found[name]), places, axis=state.shape.index(BATCH)))
         return found
+
+    def table(self, states: Mapping[str, Any], rows: int) -> Array:
+        """The pages of each row in a cache that ``empty`` made."""
+        pages = (shape_of(states[name])[0] for name, state in self.past.items() if state.length == "pages")
+        return np.arange(next(pages, 0)).reshape(rows, -1)
 
     def empty(self, batch: int, capacity: int = 0) -> dict[str, Any]:
         """The cache before the first token, as the engine's own values; one of fixed size has room for ``capacity`` tokens."""
         sizes = {BATCH: batch, CAPACITY: capacity}
         found = {}
         for name, state in self.past.items():
+            if state.length == "pages":
+                sizes[PAGES] = batch * -(-capacity // int(state.shape[1]))
             shape = [size if isinstance(size, int) else sizes.get(size, 0) for size in state.shape]
             found[name] = self.value(name, np.full(shape, state.initial, dtype_of(self.inputs[name].type)))
         return found

@@ -324,6 +324,7 @@ def _advance(
             "tokens": ids[:, first : first + width],
             "mask": seen[:, part] if form.mask == "new" else seen,
             "length": np.asarray(seen.shape[1] - width),
+            "pages": graph.table(states, len(ids)),
         }
         if form.positions != "none":
             by_role["positions"] = positions(seen)[:, part] if places is None else places[..., first : first + width]

@@ -12,7 +12,7 @@ from fx2onnx.generation.engine import Graph, as_array, cast, check_feeds, dtype_
 from fx2onnx.generation.opened import OpenedFolder
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import Grid, Medium, Port
-from fx2onnx.manifest.names import EMBEDDED, IDS, LENGTH, MASK, POSITIONS
+from fx2onnx.manifest.names import EMBEDDED, IDS, LENGTH, MASK, POSITIONS, TABLE
 
 
 def by_image(grid: Grid, graph: Graph, inputs: Mapping[str, Array]) -> list[dict[str, Array]]:
@@ -66,9 +66,9 @@ def check_runs(ids: Array, token: int, grid: Grid, counts: Sequence[int]) -> Non
         )
 
 
-TEXT = (IDS, MASK, POSITIONS, EMBEDDED, LENGTH)
+TEXT = (IDS, MASK, POSITIONS, EMBEDDED, LENGTH, TABLE)
 """The inputs of text, among those that a caller gives."""
-_TEXT_ROLES = ("tokens", "decoder_tokens", "embedded", "mask", "positions", "length")
+_TEXT_ROLES = ("tokens", "decoder_tokens", "embedded", "mask", "positions", "length", "pages")
 _KINDS_OF_TOKENS = "mm_token_type_ids"
 
 

@@ -232,8 +232,8 @@ def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
     """Empty caches, a mask of ones and running positions where the caller left them out."""
     form = graph.form
     if form.input("length"):
-        fixed = [name for name, state in graph.past.items() if state.length == "capacity"]
-        missing = [name for name in (form.input("length"), *fixed) if name and name not in feeds]
+        fixed = [name for name, state in graph.past.items() if state.length in ("capacity", "pages")]
+        missing = [name for name in (form.input("length"), form.input("pages"), *fixed) if name and name not in feeds]
         if missing:
             raise UserError(
                 "E401", f"no feed for {missing[0]}", why="only the caller knows how long the cache is to be"

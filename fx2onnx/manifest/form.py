@@ -24,19 +24,20 @@ media beside the text; ``embed`` puts their features among the embedded tokens. 
 the hidden state before it. ``component``: a method of a component
 of a diffusers pipeline; no other kind is beside it."""
 Role: TypeAlias = Literal[
-    "tokens", "decoder_tokens", "embedded", "mask", "positions", "length", "logits",
+    "tokens", "decoder_tokens", "embedded", "mask", "positions", "length", "pages", "logits",
     "encoder_states", "encoder_mask", "handed_on", "media", "features", "stream", "beside", "token_mask", "adapter", "hidden",
     "other",
 ]  # fmt: skip
-"""The role of an input or output. ``length``: the number of tokens that a cache of fixed size holds. ``handed_on``:
+"""The role of an input or output. ``length``: the number of tokens that a cache of fixed size holds. ``pages``: the
+pages of each row in a paged cache. ``handed_on``:
 outputs of the encoder beside its states. ``media``: inputs of the caller beside the text. ``features``: outputs of the
 encoders of media. ``stream``: features with a row for each token, given or generated. ``beside``: outputs of ``embed``
 beside the embedded tokens. ``token_mask``: a mask with a row for each token, ones where the caller gives none.
 ``adapter``: a part of a LoRA adapter, which a call may leave out. ``hidden``: the last hidden states, which ``draft`` takes. ``handed_on``, ``features`` and ``beside`` have the same name in the graph that gives them and in the one that takes
 them."""
-Length: TypeAlias = Literal["past", "window", "own", "capacity", "constant"]
+Length: TypeAlias = Literal["past", "window", "own", "capacity", "pages", "constant"]
 """The size of a state's axis of tokens: as long as the past; at most a window; by a rule of the graph's own; as the
-caller chooses; or ``constant`` for states without such an axis."""
+caller chooses; ``pages``: as many pages of so many tokens as the second size says; or ``constant`` for states without such an axis."""
 
 _Count = Annotated[int, within(0, 2**63 - 1)]
 _Token = Annotated[int, within(0, 2**31)]
@@ -135,7 +136,7 @@ class GraphForm:
 
     @property
     def has_fixed_cache(self) -> bool:
-        return any(state.length == "capacity" for state in self.cache)
+        return any(state.length in ("capacity", "pages") for state in self.cache)
 
     @property
     def goes_on(self) -> bool:

@@ -12,7 +12,7 @@ DRAFT_FILE = "draft_model.onnx"
 
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 EMBEDDED, DECODER_IDS, LOGITS = "inputs_embeds", "decoder_input_ids", "logits"
-LENGTH, STREAM = "past_length", "audio_stream"
+LENGTH, STREAM, TABLE = "past_length", "audio_stream", "block_table"
 HIDDEN, HIDDEN_BEFORE = "hidden_states", "previous_hidden_states"
 ENCODER_STATES, ENCODER_MASK, LAST_STATES = "encoder_hidden_states", "encoder_attention_mask", "last_hidden_state"
 HANDED_ON = "encoder_"
@@ -24,6 +24,8 @@ BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length
 PAST_SIZE, ENCODER_SIZE, STREAM_SIZE = "past_sequence_length", "encoder_sequence_length", "audio_sequence_length"
 CAPACITY = "max_length"
 """The size of a cache that does not grow, which the caller chooses."""
+PAGES, BLOCKS = "num_pages", "blocks"
+"""The number of pages of a paged cache, and of those that a row has."""
 ADAPTER_RANK = "lora_rank"
 """The rank of an adapter's products, 0 where there is none."""
 

@@ -325,23 +325,58 @@ def test_positions_counted_in_another_way_are_not_exported() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "opset", "written_by", "count"),
-    [("llama", 24, "TensorScatter", 4), ("gemma3", 18, "ScatterElements", 2)],  # windows are shifted
+    ("name", "cache", "opset", "written_by", "count"),
+    [
+        ("llama", "static", 24, "TensorScatter", 4),
+        ("gemma3", "static", 18, "ScatterElements", 2),  # windows are shifted
+        ("llama", "paged", 20, "ScatterND", 4),
+    ],
 )
 def test_a_static_cache_is_written_where_it_stands(
-    name: str, opset: int, written_by: str, count: int, tmp_path: Path
+    name: str, cache: str, opset: int, written_by: str, count: int, tmp_path: Path
 ) -> None:
     with seeded(0):
         model = DECODERS[name]().eval()
     move_constants(model)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
-    parts = cached_parts(Source("model", model), "static", in_place=opset >= 24)
+    parts = cached_parts(Source("model", model), cache, in_place=opset >= 24)
     done = export_assembly(Assembly(model, parts, None, ""), tmp_path / "out", ExportOptions(opset_version=opset))
     source = done.sources["model.onnx"]
     verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
     graph = onnx.load(tmp_path / "out" / "model.onnx").graph
     assert sum(node.op_type == written_by for node in graph.node) == count
     assert_same_tokens(model, done, prompts((1,)), prompts((9, 7, 3)))
+
+
+@pytest.mark.long
+def test_rows_of_a_paged_cache_share_pages_and_beams_do_not(tmp_path: Path) -> None:
+    """Two rows read one page that one of them wrote, in any order of the pages; what pages of others hold changes nothing."""
+    with seeded(0):
+        model = DECODERS["llama"]().eval()
+    move_constants(model)
+    parts = cached_parts(Source("model", model), "paged")
+    done = export_assembly(Assembly(model, parts, None, ""), tmp_path / "out")
+    ids = torch.randint(3, 60, (2, 24), generator=torch.Generator().manual_seed(0))
+    ids[1, :16] = ids[0, :16]
+    wanted = model(ids).logits[:, 16:].detach().numpy()
+    plain = export_assembly(Assembly(model, cached_parts(Source("model", model)), None, ""), tmp_path / "plain")
+    beams = load(plain.path).generate(ids[:1].numpy(), max_new_tokens=12, num_beams=3)
+    for engine in ("onnxruntime", "runner"):
+        loaded = load(done.path, engine=engine)
+        with seeded(1):
+            pages = {
+                state.name: torch.randn([5, *state.shape[1:]]).numpy()  # type: ignore[list-item]
+                for state in loaded.main.form.cache
+            }
+        first = ids[:1, :16].numpy()
+        behind = loaded(first, past_length=np.array(0), block_table=np.array([[3, 1]]), past_key_values=pages)
+        table, mask = np.array([[3, 1], [3, 4]]), np.ones((2, 24), np.int64)
+        given = {"past_length": np.array(16), "block_table": table, "past_key_values": behind.past_key_values}
+        found = loaded(ids[:, 16:].numpy(), attention_mask=mask, **given)
+        np.testing.assert_allclose(found.logits, wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(loaded.generate(ids[:1].numpy(), max_new_tokens=12, num_beams=3), beams)
+        with pytest.raises(UserError, match="block_table"):
+            loaded(first, past_length=np.array(0), past_key_values=pages)
 
 
 @pytest.mark.long_cases("<lambda>0")

@@ -151,7 +151,7 @@ def test_given_prompts_calibrate_and_their_loss_is_said(tmp_path: Path) -> None:
         ({"kv": "int3"}, "E001", "int8"),
         ({"kv": None, "kv_calibration": {}}, "E001", "for a cache in 8 bits"),
         ({"kv": "fp8", "opset_version": 20}, "E202", "needs opset 21"),
-        ({"kv": None, "cache": "paged"}, "E601", "no paged cache"),
+        ({"cache": "paged"}, "E001", "--cache paged"),
         (
             {
                 "model": "mamba2?hidden_size=32&num_heads=4&head_dim=16&n_groups=1&state_size=8&num_hidden_layers=1&vocab_size=60"

@@ -1,6 +1,7 @@
 """Decoders over caches of fixed size, into which every step writes its keys and values: no cache is copied to grow.
 
 Beside the cache, a graph takes ``past_length`` [], the number of tokens that it holds. Layers with a sliding window keep that alone.
+A paged cache is one of pages [pages, tokens, heads, width] for all rows; ``block_table`` [batch, blocks] says which a row has.
 """
 
 from __future__ import annotations
@@ -14,14 +15,30 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.cells import checked_type
 from fx2onnx.decoding.cache.layout import CacheLayout, answering_by_shape, unmistakable_sizes
 from fx2onnx.decoding.decoder import prompt_of, text_inputs, trial
-from fx2onnx.manifest.names import BATCH, CAPACITY, IDS, LENGTH, MASK, PAST, PRESENT, TOTAL, window_size
+from fx2onnx.manifest.names import (
+    BATCH,
+    BLOCKS,
+    CAPACITY,
+    IDS,
+    LENGTH,
+    MASK,
+    PAGES,
+    PAST,
+    PRESENT,
+    TABLE,
+    TOTAL,
+    window_size,
+)
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.source import Options, Source
 
 _PAST_SAMPLE, _LIMIT_SAMPLE = 6, 16
+PAGE = 16
+"""Tokens of a page."""
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("cache_update(Tensor past, Tensor update, Tensor start) -> Tensor")
+_LIBRARY.define("page_update(Tensor pages, Tensor update, Tensor places) -> Tensor")
 
 
 def _cache_update(past: torch.Tensor, update: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
@@ -30,6 +47,22 @@ def _cache_update(past: torch.Tensor, update: torch.Tensor, start: torch.Tensor)
 
 _LIBRARY.impl("cache_update", _cache_update, "CompositeExplicitAutograd")
 torch.library.register_fake("fx2onnx::cache_update", lambda past, update, start: torch.empty_like(past), lib=_LIBRARY)
+
+
+def _page_update(pages: torch.Tensor, update: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """``pages`` [pages, tokens, heads, width] with ``update`` [batch, new, heads, width] at ``places`` [batch, new, 2], page and slot.
+
+    Raises:   IndexError where two of them are one place: no engine says which is kept.
+    """
+    pairs = places.flatten(0, 1)
+    if len(set(map(tuple, pairs.tolist()))) < len(pairs):
+        raise IndexError("two tokens are to be written into one place of a page")
+    return pages.index_put((places[..., 0], places[..., 1]), update)
+
+
+_LIBRARY.impl("page_update", _page_update, "CompositeExplicitAutograd")
+torch.library.register_fake("fx2onnx::page_update", lambda pages, update, places: torch.empty_like(pages), lib=_LIBRARY)
+PAGE_OVERLOAD = torch.ops.fx2onnx.page_update.default
 Write: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 OVERLOAD: Any = torch.ops.fx2onnx.cache_update.default
 
@@ -52,9 +85,11 @@ class StaticDecoder(torch.nn.Module):
         past = inputs[LENGTH]
         names = [f"{layer}.{part}" for layer in range(len(self._windows)) for part in ("key", "value")]
         tensors = [inputs[PAST + name] for name in names]
-        plain = {name: value for name, value in inputs.items() if not name.startswith(PAST) and name != LENGTH}
+        plain = {
+            name: value for name, value in inputs.items() if not name.startswith(PAST) and name not in (LENGTH, TABLE)
+        }
         layers = [
-            _layer(key, value, past, self._write)
+            _layer(key, value, past, self._write, inputs.get(TABLE))
             if window is None
             else _window_layer(key, value, window, plain[MASK].shape[1] - plain[IDS].shape[1])
             for key, value, window in zip(tensors[::2], tensors[1::2], self._windows, strict=True)
@@ -65,7 +100,9 @@ class StaticDecoder(torch.nn.Module):
         return {"logits": result["logits"]} | following
 
 
-def static_decoder(model: Model, name: str, options: Options, *, in_place: bool = True) -> Source:
+def static_decoder(
+    model: Model, name: str, options: Options, *, in_place: bool = True, is_paged: bool = False
+) -> Source:
     """``model`` as one graph over caches of fixed size; ``in_place``, through an operator that ONNX has from opset 24.
 
     Raises:   UserError E601 where a layer keeps something else than keys and values of all its tokens.
@@ -78,6 +115,10 @@ def static_decoder(model: Model, name: str, options: Options, *, in_place: bool 
     if "attention_mask" in shapes:
         shapes["attention_mask"][1] = TOTAL
     kwargs[LENGTH], shapes[LENGTH] = torch.tensor(_PAST_SAMPLE), {}
+    blocks = 3
+    if is_paged:
+        kwargs[TABLE] = torch.arange(batch * blocks).flip(0).reshape(batch, blocks)
+        shapes[TABLE] = {0: BATCH, 1: BLOCKS}
     windows = [getattr(layer, "sliding_window", None) if MASK in kwargs else None for layer in layers]
     for index, (layer, window) in enumerate(zip(layers, windows, strict=True)):
         length, size = (
@@ -87,6 +128,10 @@ def static_decoder(model: Model, name: str, options: Options, *, in_place: bool 
             name_of_state = f"{PAST}{index}.{part}"
             kwargs[name_of_state] = torch.randn(batch, tensor.shape[1], length, tensor.shape[3]).to(tensor.dtype)
             shapes[name_of_state] = {0: BATCH, 2: size}
+            if is_paged and window is None:
+                sizes_of_pages = batch * blocks + 1, PAGE, tensor.shape[1], tensor.shape[3]
+                kwargs[name_of_state] = torch.randn(sizes_of_pages).to(tensor.dtype)
+                shapes[name_of_state] = {0: PAGES}
     module = StaticDecoder(model, cache_argument, windows, in_place=in_place).eval()
     return Source.of_part(name, module, kwargs, shapes)
 
@@ -115,8 +160,24 @@ def _window_layer(keys: torch.Tensor, values: torch.Tensor, window: int, seen: i
     return layer
 
 
-def _layer(key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Write) -> Any:
-    """A static layer of transformers that holds these tensors."""
+def _in_pages(pages: torch.Tensor, update: torch.Tensor, start: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """``pages`` with the new keys or values [batch, heads, tokens, width] of tokens from ``start`` on."""
+    places = start + torch.arange(update.shape[2], device=start.device)
+    of_row = table.index_select(1, places // PAGE)
+    both = torch.stack([of_row, (places % PAGE).expand_as(of_row)], dim=-1)
+    written: torch.Tensor = PAGE_OVERLOAD(pages, update.transpose(1, 2), both)
+    return written
+
+
+def _of_rows(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """The pages of each row one after the other: [batch, heads, tokens, width]."""
+    return pages[table].flatten(1, 2).transpose(1, 2)
+
+
+def _layer(
+    key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Write, table: torch.Tensor | None = None
+) -> Any:
+    """A static layer of transformers that holds these tensors, in pages where there is a ``table`` of them."""
     from transformers.cache_utils import StaticLayer
 
     class Layer(StaticLayer):  # type: ignore[misc]
@@ -129,14 +190,18 @@ def _layer(key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Wr
             self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
         ) -> tuple[torch.Tensor, torch.Tensor]:
             start = self.cumulative_length
-            self.keys, self.values = write(self.keys, key_states, start), write(self.values, value_states, start)
             self.cumulative_length = start + key_states.shape[-2]
-            return self.keys, self.values
+            if table is None:
+                self.keys, self.values = write(self.keys, key_states, start), write(self.values, value_states, start)
+                return self.keys, self.values
+            self.keys = _in_pages(self.keys, key_states, start, table)
+            self.values = _in_pages(self.values, value_states, start, table)
+            return _of_rows(self.keys, table), _of_rows(self.values, table)
 
         def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-            return self.keys.shape[-2], 0
+            return self.get_max_length(), 0
 
         def get_max_length(self) -> int:
-            return self.keys.shape[-2]
+            return self.keys.shape[-2] if table is None else table.shape[1] * PAGE
 
     return Layer()

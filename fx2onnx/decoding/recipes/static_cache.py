@@ -10,7 +10,7 @@ from fx2onnx.manifest.names import MODEL_FILE
 
 
 def fits(request: FolderRequest) -> bool:
-    return request.cache == "static"
+    return request.cache in ("static", "paged")
 
 
 def parts(request: FolderRequest) -> list[FolderPart]:
@@ -21,5 +21,7 @@ def parts(request: FolderRequest) -> list[FolderPart]:
         why = "its steps take all tokens, whose number is that of its cache"
     if why:
         raise UserError("E601", f"{type(request.model).__name__} has no cache of fixed size", why=why)
-    decoder = static_decoder(request.model, request.name, request.options, in_place=request.in_place)
+    decoder = static_decoder(
+        request.model, request.name, request.options, in_place=request.in_place, is_paged=request.cache == "paged"
+    )
     return [request.part(MODEL_FILE, decoder)]

@@ -329,6 +329,9 @@ class FolderOptions:
         """The form of the cache: ``cache``, ``grouped`` for fused forms, or what ``kv`` asks for. Raises UserError E001 where
         options exclude each other.
         """
+        if self.export.is_for_genai and self.cache != "dynamic":
+            what = f"--target {self.export.target} and --cache {self.cache} exclude each other"
+            raise UserError("E001", what, next="leave out one of both")
         form = "grouped" if self.export.is_fused and self.cache == "dynamic" else self.cache
         if self.kv is None and self.kv_calibration is not None:
             raise UserError("E001", "--kv-calibration is for a cache in 8 bits", next="--kv int8:channel")

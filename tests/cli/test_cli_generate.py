@@ -282,6 +282,7 @@ def test_an_encoder_decoder_that_rounds_shared_tables_is_checked(tmp_path: Path)
         (("export-folder", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
         (("export-folder", "{tiny}", "-o", "{out}"), "E001"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--cache", "paged", "--kv", "int8"), "E001"),
+        (("export-folder", "hf:{tiny}", "-o", "{out}", "--cache", "static", "--target", "onnxruntime-genai"), "E001"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--layout", "transformers.js", "--package"), "E001"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--layout", "onnx-genai", "--task", "text-generation"), "E601"),
         (("export-folder", "hf:{tiny}", "-o", "{out}", "--adapters", "one"), "E001"),

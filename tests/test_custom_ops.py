@@ -332,3 +332,33 @@ def test_rounding_inside_an_operator_is_no_fault(kind: str, is_wrong: bool) -> N
     module, given = Distances(), (torch.linspace(-2, 3, 12).reshape(4, 3).cos(),)
     result = fx2onnx.export(module, given, dynamic_shapes=({0: "n"},), custom_translations={overload: translated})
     assert verify(result, module, given).ok != is_wrong
+
+
+@pytest.mark.long
+def test_a_choice_that_float64_would_make_is_located() -> None:
+    """tanh of large numbers is 1 in float32 and not in float64: an operator of the user's takes others of equal numbers there."""
+    from fx2onnx.aten_map import TABLE
+
+    @torch.library.custom_op(f"{DOMAIN}::best", mutates_args=())
+    def best(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, places = torch.topk(torch.tanh(x).flip(1), 3)
+        return values.clone(), x.shape[1] - 1 - places
+
+    @best.register_fake
+    def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.new_empty(x.shape[0], 3), x.new_empty((x.shape[0], 3), dtype=torch.int64)
+
+    overload = torch.ops.fx2onnx_tests.best.default
+    try:
+        fx2onnx.translates(overload)(lambda op, x: op.TopK(op.Tanh(x), op.const([3], torch.int64), outputs=2))
+        torch.manual_seed(0)
+        args = (torch.randn(2, 9),)
+        result = fx2onnx.export(overload, args)
+        verdict = verify(result, overload, args)
+        with pytest.raises(fx2onnx.VerificationError, match="the first of equal ones"):
+            verdict.raise_if_failed()
+        found = fx2onnx.locate(result, overload, args, verdict=verdict)
+        assert found is not None
+        assert found.value == result.report.output_names[1]
+    finally:
+        TABLE.entries.pop(overload, None)

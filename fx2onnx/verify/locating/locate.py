@@ -78,8 +78,10 @@ def locate(
             arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
             return in_dump(dump, file, arguments, bake, chosen[0])
 
-        def search(on: by_values.Elsewhere) -> FirstWrong | None:
-            of_file = partial(_Search, root, module, on.args, on.kwargs, settings, chosen, memory_bytes, bake)
+        def search(on: by_values.Elsewhere, *, by_float64: bool = True) -> FirstWrong | None:
+            of_file = partial(
+                _Search, root, module, on.args, on.kwargs, settings, chosen, memory_bytes, bake, by_float64=by_float64
+            )
             found = of_file(path, file).run()
             if found is not None and found.stage == "file" and on.name:
                 found = blame.as_captured(found, Program.of(module, args, kwargs, settings).exported, of_file)
@@ -102,6 +104,8 @@ def locate(
                 with contextlib.suppress(UserError):  # such inputs fit together by chance alone: no export takes them
                     if (found := search(on)) is not None:
                         return found
+            with contextlib.suppress(UserError):
+                return None if failed is None else search(failed, by_float64=False)
             return None
 
 
@@ -125,6 +129,8 @@ class _Search:
     file: OnnxFile
     wants: list[Array] = field(default_factory=list)
     """Eager PyTorch's outputs."""
+    by_float64: bool = True
+    """False where outputs that float64 gives are wrong, too: the module's own operator may choose otherwise there."""
 
     def run(self) -> FirstWrong | None:
         """The first wrong node beside the module with its weights as a quantized file has them."""
@@ -162,7 +168,7 @@ class _Search:
         if len(self.wants) != len(self.file.outputs):
             return missing(self.file, len(self.wants))
         self.wants = [aten.as_in_file(name, want) for name, want in zip(self.file.outputs, self.wants, strict=True)]
-        exact = Once(partial(_wide_outputs, program, inputs))
+        exact = Once(partial(_wide_outputs, program, inputs)) if self.by_float64 else None
         right: list[str] = []
         for engine in self.engines:
             problem = self._problem(engine, feeds)

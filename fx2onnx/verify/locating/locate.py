@@ -78,10 +78,8 @@ def locate(
             arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
             return in_dump(dump, file, arguments, bake, chosen[0])
 
-        def search(on: by_values.Elsewhere, *, by_float64: bool = True) -> FirstWrong | None:
-            of_file = partial(
-                _Search, root, module, on.args, on.kwargs, settings, chosen, memory_bytes, bake, by_float64=by_float64
-            )
+        def search(on: by_values.Elsewhere, wide: bool = True) -> FirstWrong | None:
+            of_file = partial(_Search, root, module, on.args, on.kwargs, settings, chosen, memory_bytes, bake, wide)
             found = of_file(path, file).run()
             if found is not None and found.stage == "file" and on.name:
                 found = blame.as_captured(found, Program.of(module, args, kwargs, settings).exported, of_file)
@@ -100,12 +98,11 @@ def locate(
             failed = by_values.where_failed(verdict)
             arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
             others = by_values.without_inputs(root, arguments, file.inputs, verdict.baked)
-            for on in itertools.chain(others, [] if failed is None else [failed]):
+            last = () if failed is None else ((failed, True), (failed, False))
+            for on, wide in itertools.chain(((each, True) for each in others), last):
                 with contextlib.suppress(UserError):  # such inputs fit together by chance alone: no export takes them
-                    if (found := search(on)) is not None:
+                    if (found := search(on, wide)) is not None:
                         return found
-            with contextlib.suppress(UserError):
-                return None if failed is None else search(failed, by_float64=False)
             return None
 
 
@@ -125,12 +122,12 @@ class _Search:
     engines: list[str]
     memory_bytes: int | None
     bake: Sequence[str]
+    wide: bool
+    """False where outputs that float64 gives are wrong, too: an operator of the module may choose otherwise there."""
     path: str
     file: OnnxFile
     wants: list[Array] = field(default_factory=list)
     """Eager PyTorch's outputs."""
-    by_float64: bool = True
-    """False where outputs that float64 gives are wrong, too: the module's own operator may choose otherwise there."""
 
     def run(self) -> FirstWrong | None:
         """The first wrong node beside the module with its weights as a quantized file has them."""
@@ -168,7 +165,7 @@ class _Search:
         if len(self.wants) != len(self.file.outputs):
             return missing(self.file, len(self.wants))
         self.wants = [aten.as_in_file(name, want) for name, want in zip(self.file.outputs, self.wants, strict=True)]
-        exact = Once(partial(_wide_outputs, program, inputs)) if self.by_float64 else None
+        exact = Once(partial(_wide_outputs, program, inputs)) if self.wide else None
         right: list[str] = []
         for engine in self.engines:
             problem = self._problem(engine, feeds)

@@ -67,8 +67,7 @@ def locate(
     dump: a device's values, .npy files in a folder by names of values or nodes: the first that does not follow from those before.
     """
     check_effort(effort)
-    chosen = chosen_engines(engines)
-    root = as_module(module)
+    chosen, root = chosen_engines(engines), as_module(module)
     with as_file(model) as path:
         file = OnnxFile.read(path)
         settings = Settings.of(model, file.proto, training, input_names)

@@ -82,6 +82,10 @@ ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "ByteTensor": lambda x: (
         x * torch.ByteTensor([i % 2 for i in range(x.shape[1])]) + torch.IntTensor(range(x.shape[1]))
     ),
+    "BoolTensor": lambda x: x * torch.BoolTensor([i % 2 == 0 for i in range(x.shape[1])]),
+    "truths": lambda x: (
+        x * np.array([1 < i < 4 for i in range(x.shape[1])]) + torch.tensor([x.shape[1] > 5, True]).sum()
+    ),
     "a causal mask": _causal,
     "a mask of lengths": _lengths,
     "tril": lambda x: x + torch.tensor(np.tril(np.ones(x.shape)), dtype=x.dtype),

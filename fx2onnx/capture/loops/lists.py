@@ -63,7 +63,8 @@ class ListPart:
             return TensorInfo(torch.int64, (len(axes_of(self.info)),))
         is_real = isinstance(self.sample, float | torch.SymFloat) and not self.is_packed
         return TensorInfo(
-            torch.bool if isinstance(self.sample, bool) else torch.float64 if is_real else torch.int64, ()
+            torch.bool if isinstance(self.sample, bool | torch.SymBool) else torch.float64 if is_real else torch.int64,
+            (),
         )
 
 

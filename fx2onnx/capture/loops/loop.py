@@ -35,7 +35,7 @@ from fx2onnx.torchcompat.source_ast import place_of
 MOST_TRIES = 6
 """Turns that are run to see what the others find changed."""
 
-_HELD = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, DataNumber)
+_HELD = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, torch.SymBool, DataNumber)
 aten = torch.ops.aten
 
 

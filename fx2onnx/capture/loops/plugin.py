@@ -34,6 +34,7 @@ from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, dims_of
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, few
 from fx2onnx.capture.shapes.size_arguments import WHOLE
+from fx2onnx.capture.shapes.size_literals import tensor_of
 from fx2onnx.capture.shapes.symnode import may_be_size, sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.sizes.relation import Relation
@@ -288,14 +289,7 @@ class Loops(RunPlugin):
 
     def as_tensor(self, item: Value) -> torch.Tensor:
         """A number of Python's as a tensor."""
-        if isinstance(item, torch.Tensor):
-            return item
-        if type(item) is DataNumber:
-            return item.tensor.reshape(())
-        is_real = isinstance(item, float | torch.SymFloat)
-        dtype = torch.bool if isinstance(item, bool) else torch.float64 if is_real else torch.int64
-        made: torch.Tensor = aten.scalar_tensor.default(item, dtype=dtype)
-        return made
+        return item.tensor.reshape(()) if type(item) is DataNumber else tensor_of(item, real=torch.float64)
 
     def repeat(self, stacked: torch.Tensor, is_number: bool = False, is_list: bool = False) -> torch.Tensor:
         """A tensor that stands for those along the first axis of another one."""

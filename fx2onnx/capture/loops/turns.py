@@ -27,7 +27,7 @@ from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.shapes.symnode import unwrap
 
-_ELEMENTS = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, DataNumber)
+_ELEMENTS = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, torch.SymBool, DataNumber)
 
 
 @answers_for_caller

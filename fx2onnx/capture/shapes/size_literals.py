@@ -14,6 +14,7 @@ from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.shapes.size_arguments import WHOLE
 from fx2onnx.capture.shapes.size_math import Number
+from fx2onnx.capture.shapes.symnode import sym_number
 
 Function: TypeAlias = Callable[..., Number]
 _KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})
@@ -26,7 +27,7 @@ def _tensor(original: Function) -> Function:
     def tensor(data: object, *args: object, **kwargs: Number) -> object:
         if not _holds_size(data) or args or not kwargs.keys() <= _KEYWORDS:
             return original(data, *args, **kwargs)
-        made = _stacked(data, is_typed=kwargs.get("dtype") is not None)
+        made = tensor_of(data, is_typed=kwargs.get("dtype") is not None)
         return made.to(kwargs.get("device") or made.device, kwargs.get("dtype") or made.dtype)
 
     return tensor
@@ -34,7 +35,7 @@ def _tensor(original: Function) -> Function:
 
 @answers_for_caller
 def _from_numpy(original: Function) -> Function:
-    return lambda array: _stacked(array) if _holds_size(array) else original(array)
+    return lambda array: tensor_of(array) if _holds_size(array) else original(array)
 
 
 def _holds_size(data: Number) -> bool:
@@ -45,7 +46,7 @@ def _holds_size(data: Number) -> bool:
         return bool(data.dtype == object) and _holds_size(data.tolist())
     if kind in (list, tuple, torch.Size):
         return any(map(_holds_size, data)) or any(map(_is_whole, data))
-    return kind in (torch.SymInt, torch.SymFloat, DataNumber)
+    return kind in (torch.SymInt, torch.SymFloat, torch.SymBool, DataNumber)
 
 
 def _is_whole(item: object) -> bool:
@@ -55,12 +56,12 @@ def _is_whole(item: object) -> bool:
 
 
 @answers_for_caller
-def _stacked(data: Number, is_typed: bool = False, real: torch.dtype | None = None) -> torch.Tensor:
+def tensor_of(data: Number, is_typed: bool = False, real: torch.dtype | None = None) -> torch.Tensor:
     """The numbers of nested lists as a tensor. ``is_typed``: its dtype is given, so that a list may be empty. ``real``: the dtype of real
     numbers, where it is not torch's default.
     """
     if type(data) is np.ndarray:
-        return _stacked(data.tolist(), is_typed, torch.float64)
+        return tensor_of(data.tolist(), is_typed, torch.float64)
     real = real or torch.get_default_dtype()
     if type(data) in LENGTHS:
         whole = data.some(is_typed)
@@ -68,30 +69,41 @@ def _stacked(data: Number, is_typed: bool = False, real: torch.dtype | None = No
     if type(data) in WHOLE:
         return WHOLE[type(data)](data)
     if isinstance(data, list | tuple):
-        parts = [_stacked(part, real=real) for part in data]
+        parts = [tensor_of(part, real=real) for part in data]
         dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
         return torch.stack([part.to(dtype) for part in parts])
     if isinstance(data, torch.Tensor):
         return data
     if type(data) is DataNumber:
         return data.tensor.reshape(()).to(real)
+    if type(data) is torch.SymBool:
+        return _truth_of(data)
     is_real = isinstance(data, float | torch.SymFloat)
     dtype = torch.bool if isinstance(data, bool) else real if is_real else torch.int64
     return torch.scalar_tensor(data, dtype=dtype)
 
 
 @answers_for_caller
+def _truth_of(item: torch.SymBool) -> torch.Tensor:
+    """A comparison of sizes as a tensor, decided by the file."""
+    node: Number = item.node
+    one, other = (tensor_of(sym_number(node.env, each), real=torch.float64) for each in node.value.args)
+    truth: torch.Tensor = getattr(torch, node.value.op)(one, other)
+    return truth
+
+
+@answers_for_caller
 def _new(kind: type, *args: Number, **kwargs: Number) -> Number:
     """``torch.Tensor([n, 2])``: of the default dtype."""
     if kind is torch.Tensor and THREAD.captures and len(args) == 1 and not kwargs and _is_series(args[0]):
-        return _stacked(args[0], is_typed=True).to(torch.get_default_dtype())
+        return tensor_of(args[0], is_typed=True).to(torch.get_default_dtype())
     return _OWN_NEW(kind, *args, **kwargs)
 
 
 @answers_for_caller
 def _new_tensor(self: torch.Tensor, data: Number, **kwargs: Number) -> Number:
     if THREAD.captures and kwargs.keys() <= _KEYWORDS and _holds_size(data):
-        return _stacked(data, is_typed=True).to(kwargs.get("device") or self.device, kwargs.get("dtype") or self.dtype)
+        return tensor_of(data, is_typed=True).to(kwargs.get("device") or self.device, kwargs.get("dtype") or self.dtype)
     return _OWN_NEW_TENSOR(self, data, **kwargs)
 
 
@@ -104,7 +116,7 @@ class _OfType(type):
 
     def __call__(cls, *args: Number, **kwargs: Number) -> Number:
         if THREAD.captures and len(args) == 1 and not kwargs and _is_series(args[0]):
-            return _stacked(args[0], is_typed=True).to(cls.dtype)
+            return tensor_of(args[0], is_typed=True).to(cls.dtype)
         return cls.original(*args, **kwargs)
 
     def __instancecheck__(cls, value: object) -> bool:

@@ -7,6 +7,7 @@ wider than what inputs give: a finding is *shown* where one of a few inputs of t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.stack_frames import public
 from fx2onnx.irx.given import as_file
 from fx2onnx.irx.inference import without_maps
-from fx2onnx.judge.engines import ENGINES
+from fx2onnx.judge.engines import ENGINES, Run
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
 from fx2onnx.proof.findings import ValueRanges
 from fx2onnx.proof.nodes import Array
@@ -73,7 +74,7 @@ def start(file: OpenedFile, ranges: Mapping[str, tuple[float, float]], sizes: Ma
     run = ENGINES["runner"](file.with_outputs(names))
     outputs = list(dict.fromkeys([*file.outputs, *names]))
     model = ir.from_proto(without_maps(file.proto))
-    taken = next(iter(taken_feeds(inputs_of(model), run, conditions_of(model), sizes)))
+    taken = next(iter(taken_feeds(inputs_of(model), partial(_run_within, run, ranges), conditions_of(model), sizes)))
     samples = [{**taken.feeds, **dict(zip(outputs, taken.results, strict=True))}]
     feeds: list[dict[str, Array]] = [{} for _ in range(SAMPLES)]
     generator = np.random.default_rng(0)
@@ -91,11 +92,9 @@ def start(file: OpenedFile, ranges: Mapping[str, tuple[float, float]], sizes: Ma
             raise UserError("E001", what, next=f"its numbers are from {least:g} to {most:g}")
         spans[name] = _on_grid(np.full(like.shape, float(low)), np.full(like.shape, float(high)), like.dtype)
         ends = [np.full(like.shape, float(end)) for end in (low, high)]
-        drawn = [
-            generator.uniform(low / 2, high / 2, like.shape) * 2 for _ in range(SAMPLES - 2)
-        ]  # high - low may overflow
+        drawn = [_drawn(generator, low, high, like.shape) for _ in range(SAMPLES - 2)]
         for each, array in zip(feeds, ends + drawn, strict=True):
-            each[name] = (np.rint(array) if like.dtype.kind in "iub" else array).astype(like.dtype)
+            each[name] = _fed(array, like.dtype)
     wide, failed = [], False
     for each in feeds:
         try:
@@ -105,6 +104,28 @@ def start(file: OpenedFile, ranges: Mapping[str, tuple[float, float]], sizes: Ma
             failed = True
     found = ValueRanges({name: samples[0][name].shape for name in file.inputs})
     return Walk(file, spans, samples, wide, found, failed=failed)
+
+
+def _run_within(run: Run, ranges: Mapping[str, tuple[float, float]], feeds: dict[str, Array]) -> list[Any]:
+    """The outputs on ``feeds``; where they are none that the file runs on, such as divisors of 0, on numbers of the ranges in their place."""
+    generator = np.random.default_rng(0)
+    for shares in ((0, 1), (1, 1), (0, 0), (0.5, 0.5)):
+        try:
+            return run(feeds)
+        except (Fx2OnnxError, ValueError, IndexError):
+            for name in sorted(ranges.keys() & feeds.keys()):
+                low, high = np.clip(ranges[name], *limits_of(feeds[name].dtype))
+                ends = (float(low * (1 - share) + high * share) for share in shares)
+                feeds[name] = _fed(_drawn(generator, next(ends), next(ends), feeds[name].shape), feeds[name].dtype)
+    return run(feeds)
+
+
+def _drawn(generator: np.random.Generator, low: float, high: float, shape: tuple[int, ...]) -> Array:
+    return np.asarray(generator.uniform(low / 2, high / 2, shape)) * 2  # high - low may overflow
+
+
+def _fed(array: Array, dtype: np.dtype[Any]) -> Array:
+    return (np.rint(array) if dtype.kind in "iub" else array).astype(dtype)
 
 
 def _on_grid(low: Array, high: Array, dtype: np.dtype[Any]) -> Interval:

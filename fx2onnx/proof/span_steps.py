@@ -214,7 +214,8 @@ def _dynamic(call: Call) -> list[Interval]:
     x = call.span(0)
     widest = max(float(x.high.max()), 0.0) - min(float(x.low.min()), 0.0)
     scale = widest / 255
-    off = 2 * float(x.error.max()) / 255 + float(sum(call.rounded(np.asarray(widest), 4).reshape(1)))
+    rounding = replace(call, dtype=call.operand or call.dtype).rounded(np.asarray(scale), 4)
+    off = 2 * float(x.error.max()) / 255 + float(rounding)
     point = Interval(np.zeros(()), np.full((), 255.0), np.full((), 255.0))
     return [
         within(call, 0, 255, 255),

@@ -36,6 +36,7 @@ TEXTS = {
     "ThresholdedRelu": "float[A, B]: q = Mul(x, p) y = ThresholdedRelu<alpha=0.4>(q)", "Shrink": "float[A, B]: q = Mul(x, p) y = Shrink<lambd=0.4, bias=0.2>(q)",
     "QuantizeLinear": "uint8[A, B]: q = Mul(x, p) y = QuantizeLinear(q, tenth, zero)", "DequantizeLinear": "float[A, B]: y = DequantizeLinear(u, tenth, zero)",
     "DequantizeLinear of rows": "float[A, B]: y = DequantizeLinear<axis=0>(u, pair)", "DynamicQuantizeLinear": "float[A, B]: q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z)",
+    "scale of DynamicQuantizeLinear": "float[]: q, y, z = DynamicQuantizeLinear(x)",
     "quantized and back": "float[A, B]: q = QuantizeLinear(x, tenth, zero) y = DequantizeLinear(q, tenth, zero)",
     "MatMulInteger": "int32[A, B]: t = Transpose(u) y = MatMulInteger(u, t, zero, zero)",
     **{f"GridSample {mode} {pad}": f'float[A, B, C, D]: {_IMAGE} s = Concat<axis=0>(p, p) g = Reshape(s, shape) y = GridSample<mode="{mode}", padding_mode="{pad}">(m, g)'

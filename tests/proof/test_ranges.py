@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 import torch
@@ -307,3 +308,15 @@ def test_ranges_that_are_none(faulty: Path, ranges: str) -> None:
     assert done.output.count("E001") == 1
     with pytest.raises(UserError, match="has no input 'z'"):
         fx2onnx.value_ranges(faulty, {"z": (0, 1)})
+
+
+@pytest.mark.parametrize(("low", "kinds"), [(2, []), (0, ["division"]), (-7, ["division"])])
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_a_file_that_runs_on_numbers_of_the_ranges_alone(op: str, low: int, kinds: list[str]) -> None:
+    """Usual inputs hold a divisor of 0."""
+    text = (
+        f'<ir_version: 10, opset_import: ["" : 20]> g (int64[40] i, int64[40] j) => (int64[40] y) {{ y = {op}(i, j) }}'
+    )
+    found = fx2onnx.value_ranges(onnx.parser.parse_model(text), {"i": (-5, 5), "j": (low, 9)})
+    assert [each.kind for each in found.findings] == kinds
+    assert found.outputs["y"].low <= 0 <= found.outputs["y"].high

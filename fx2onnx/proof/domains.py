@@ -84,7 +84,7 @@ def _picked(call: Call) -> None:
         rows = np.asarray([data[int(call.attrs.get("axis", 0)) % len(data)]])
     outside = (places.low < -rows) | (places.high > rows - 1)
     if outside.any():
-        low, high, size = (each[outside] for each in (places.low, places.high, np.broadcast_to(rows, outside.shape)))
+        low, high, size = (np.broadcast_to(each, outside.shape)[outside] for each in (places.low, places.high, rows))
         told = f"{low.min():.0f} to {high.max():.0f} of {size.min()} rows"
         call.notes.append(("index", f"an index is out of range: {told}"))
 

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.spans import ULPS, Call, Interval, inverse_of, product_of, reaches_zero, root_of, rule, sum_share
+from fx2onnx.proof.spans import (
+    ULPS,
+    Call,
+    Interval,
+    Unbounded,
+    inverse_of,
+    product_of,
+    reaches_zero,
+    root_of,
+    rule,
+    sum_share,
+)
 
 
 @rule("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")
@@ -199,10 +210,11 @@ def _batch_norm(call: Call) -> Interval:
 
 @rule("Pow")
 def _pow(call: Call) -> Interval:
-    """A power with a constant exponent."""
-    x, exponents = call.span(0), np.unique(call.constant(1).astype(np.float64))
+    """A power with a constant exponent, or of numbers above 0."""
+    x, given = call.span(0), call.span(1).value
+    exponents = np.empty(0) if given is None else np.unique(given.astype(np.float64))
     if exponents.size != 1:
-        raise LookupError("Pow")
+        return _power(call)
     exponent = float(exponents[0])
     if exponent == 2:
         return product_of(call, x, x, is_square=True)
@@ -218,6 +230,25 @@ def _pow(call: Call) -> Interval:
     edges = [exponent * (each ** (exponent - 1)) for each in (x.low - x.error, x.high + x.error)]
     made = Interval.between(np.minimum(*ends), np.maximum(*ends), x.error * np.maximum(*np.abs(edges)))
     return Interval(made.low, made.high, made.error + call.rounded(made.size, ULPS))
+
+
+def _power(call: Call) -> Interval:
+    """``x ** y``: for numbers above 0 it rises or falls in each operand, so that its ends are at corners."""
+    x, y = call.span(0), call.span(1)
+    floor = np.minimum(x.low, x.lowest)
+    if (floor <= 0).any():
+        raise Unbounded("a power of numbers that may not be above 0")
+    ends = np.broadcast_arrays(*(a**b for a in (x.low, x.high) for b in (y.low, y.high)))
+    tops = floor, x.high + x.error
+    most = np.maximum.reduce(np.broadcast_arrays(*(a**b for a in tops for b in (y.low - y.error, y.high + y.error))))
+    logs = np.maximum(*(np.abs(np.log(each)) for each in tops))
+    parts = [
+        np.where(x.error == 0, 0.0, x.error * most * y.reach / floor),
+        np.where(y.error == 0, 0.0, y.error * most * logs),
+    ]
+    return Interval.between(
+        np.minimum.reduce(ends), np.maximum.reduce(ends), parts[0] + parts[1] + call.rounded(most, ULPS)
+    )
 
 
 _PLACE_ROUNDINGS = 4.0

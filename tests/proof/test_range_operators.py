@@ -64,6 +64,8 @@ TEXTS = {
     "{{ a = Abs(q) }}, else_branch = e () => (float[N] b) {{ b = Reshape(c0, one) }}>",
     "turns by data": "float[N, A, B]: m = ReduceMax<keepdims=0>(i) yes = Constant<value_int=1>() go = Cast<to=9>(yes) _s, y = Loop (m, go, x) <body = t (int64 k, bool o, float[2, 3] a) "
     "=> (bool o2, float[2, 3] b, float[2, 3] s) {{ o2 = Identity(o) b = Mul(a, tenth) s = Add(b, x) }}>",
+    "Pow by data": "float[A, B]: q = Mul(p, p) y = Pow(q, x)",
+    "Pow of one number": "float[A, B]: q = Mul(x, p) y = Pow(tenth, q)",
     "Clip by data": "float[A, B]: q = Mul(x, x) l = ReduceMin<keepdims=0>(p) c = Clip(q, l) y = Div(x, c)",
     "rows of rows": "float[A, B]: q = Mul(x, p) b = Greater(q, tenth) n = NonZero(b) c = Greater(n, first) m = NonZero(c) y = Cast<to=1>(m)",
     "Size of rows": "int64: q = Mul(x, p) b = Greater(q, tenth) n = NonZero(b) y = Size(n)",

@@ -206,6 +206,12 @@ def test_a_mask_of_minus_infinity_is_exact(tmp_path: Path) -> None:
         ([node("Tan", "x", "t"), node("Sub", "t", "t", "y")], 0, 1, set()),
         ([node("Cosh", "x", "y")], 0, 200, {"overflow"}),
         (
+            [node("Cast", "x", "i", to=7), node("ReduceMax", "i", "m", keepdims=0), node("Gather", "column", "m", "y")],
+            -3,
+            3,
+            {"index"},
+        ),
+        (
             [node("Cosh", "x", "h"), node("Sub", "h", "h", "s"), node("Where", "b", "s", "x", "y")],
             0,
             200,

@@ -197,7 +197,7 @@ class FolderOptions:
     task: str = option("text-generation-with-past", TASK_HELP, panel=INPUTS)
     cache: str = option(
         "dynamic",
-        "Key-value cache: dynamic, static: fixed size, updated in place (opset 24), or paged: pages that all rows share.",
+        "Key-value cache: dynamic, static (of a fixed size, opset 24), or paged.",
         panel=OUTPUT,
     )
     kv: str | None = option(

@@ -33,13 +33,6 @@ class Sum(nn.Module):
         return a + b
 
 
-def writes_numpy(x: torch.Tensor) -> torch.Tensor:
-    k = x[0].argmax().item()
-    found = np.zeros(k + 1, dtype=np.float32)
-    found[k] = 1
-    return torch.from_numpy(found)
-
-
 def counts_in_numpy(x: torch.Tensor) -> torch.Tensor:
     found = np.zeros(10, dtype=np.float32)
     for k in x.abs().long().flatten().tolist():
@@ -118,7 +111,6 @@ def prepared(is_qat: bool = False) -> nn.Module:
         (lambda: nn.Linear(4, 2), (X,), {"opset_version": "17"}, "opset_version=17"),
         (Until, (X, torch.tensor(3)), {}, "collect with append in a list"),
         (Until, (X, torch.tensor(3)), {}, "go through the tensor and not through its tolist()"),
-        (lambda: writes_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
         (lambda: counts_in_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
         (lambda: marks_in_numpy, (X,), {}, "torch.zeros(k) in the place of np.zeros(k)"),
         (lambda: numbers_up_to_a_two, (X,), {}, "torch.tensor(numbers, dtype=torch.int64)"),

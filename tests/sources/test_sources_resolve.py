@@ -241,6 +241,8 @@ def test_a_task_is_a_word_of_pipelines_or_any_auto_class(task: str, name: str) -
         ("hf:bret", "E601", "bert"),
         ("hf:./no/such/folder", "E601", "save_pretrained"),
         ("hf:bert?num_layer=2", "E601", "num_hidden_layers"),
+        ("hf:gemma4_assistant", "E601", "must be 0"),  # its defaults contradict each other
+        ("hf:llama?hidden_size=30&num_attention_heads=4", "E601", "not a multiple"),
         ("hf:bert?task=translate", "E601", "masked-lm"),
         ("hf:bert?task=AutoModelForNothing", "E601", "masked-lm"),
         ("hf:bert?task=image-to-image", "E601", "multiple-choice"),

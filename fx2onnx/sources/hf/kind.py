@@ -195,7 +195,7 @@ def _config_of_folder(transformers: ModuleType, folder: Path, keywords: Mapping[
             f"the checkpoint '{folder}' brings its own model code, which fx2onnx does not run",
             next="build the model in a factory of your own: fx2onnx export package.module:factory",
         )
-    with reported(f"cannot read the config '{folder / CONFIG}'"):
+    with reported(f"cannot read the config '{folder / CONFIG}'", text=_telling_line):
         config: Config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return without_foreign_code(with_fields(config, keywords, str(folder)))
 
@@ -211,8 +211,8 @@ def _config_of_type(transformers: ModuleType, name: str, keywords: Mapping[str, 
         if cached or "/" in name or name.startswith((".", "~")):
             raise UserError("E601", f"there is no folder '{name}'", why=_LOCAL, next=cached or _SAVE)
         fail_unknown("model type or folder", name, names(), hint=f"fx2onnx list hf; for a checkpoint, {_SAVE}")
-    _check_fields(mapping[name](), keywords, name)
-    with reported(f"hf:{name} has no config with {dict(keywords)}"):
+    with reported(f"hf:{name} has no config with {dict(keywords) or 'its defaults'}", text=_telling_line):
+        _check_fields(mapping[name](), keywords, name)
         config: Config = mapping[name](**keywords)  # not set afterwards: some fields are computed from others
         return config
 

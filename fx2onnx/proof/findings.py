@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,8 +61,12 @@ class ValueRanges(Shown):
     """The first node whose rounding may be as large as its largest number, with its line: behind it bounds say little."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        return asdict(self)
+        """The fields as JSON types; what is not finite as text."""
+        outputs = {
+            name: {key: value if math.isfinite(value) else str(value) for key, value in asdict(bound).items()}
+            for name, bound in self.outputs.items()
+        }
+        return {**asdict(self), "outputs": outputs}
 
     def _shown(self) -> dict[str, Any]:
         return {"findings": len(self.findings), "float16": len(self.float16), "unknown": len(self.unknown)}

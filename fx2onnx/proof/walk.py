@@ -167,7 +167,7 @@ class Walk:
                 return self._hulls(node, self._call(node, notes))
             except (LookupError, ValueError, TypeError, AssertionError) as other:
                 told = next((str(each) for each in (cause, other) if isinstance(each, Unbounded)), "")
-                self.note_unknown(node, "" if node.op_type not in RULES else told)
+                self.note_unknown(node, told or "its rule covers no such operands" if node.op_type in RULES else "")
         return [self._unknown(name) for name in node.output]
 
     def _hulls(self, node: onnx.NodeProto, call: Call) -> Sequence[Interval | None]:

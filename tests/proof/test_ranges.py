@@ -305,6 +305,12 @@ def test_the_command_shows_bounds_and_findings(faulty: Path) -> None:
     done = run("--ranges", "i=0:9,x=0.6:0.8", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["ranges"]["findings"] == []
+    assert (
+        "inf"
+        in json.loads(run("--ranges", "x=-1:0.8", "--json").stdout, parse_constant=pytest.fail)["ranges"]["outputs"][
+            "output_1"
+        ].values()
+    )
 
 
 @pytest.mark.parametrize("ranges", ["z=0:1", "x=1:0", "x=0", "x", "x=a:b", "x=-inf:inf", "x=nan:1", "x=0:1,x=2:3"])

@@ -6,6 +6,7 @@ wider than what inputs give: a finding is *shown* where one of a few inputs of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -33,16 +34,22 @@ def parse_ranges(text: str) -> dict[str, tuple[float, float]]:
     """``x=0:1,y=-1:1`` as numbers by input. Raises UserError E001."""
     found = {}
     for part in filter(None, (each.strip() for each in text.split(","))):
-        name, _, ends = part.rpartition("=")
-        try:
-            low, high = (float(each) for each in ends.split(":"))
-        except ValueError:
-            low, high = 1.0, 0.0
-        if name in found or not name or not low <= high:
+        name, _, told = part.rpartition("=")
+        ends = told.split(":")
+        if name in found or not name or not _is_range(ends):
             what = f"gives two ranges for {name!r}" if name in found else f"{part!r} is no range"
             raise UserError("E001", f"--ranges {what}", next="write INPUT=LOW:HIGH, such as --ranges x=0:1")
-        found[name] = low, high
+        found[name] = float(ends[0]), float(ends[1])
     return found
+
+
+def _is_range(given: Any) -> bool:
+    """Return whether something is two numbers, the lower one first."""
+    try:
+        low, high = map(float, given)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(given, str) and low <= high
 
 
 @public
@@ -57,13 +64,15 @@ def value_ranges(
     """
     with as_file(model) as path:
         file = OpenedFile(path)
-    for name, (low, high) in ranges.items():
+    ranges = dict(ranges)
+    for name, given in ranges.items():
         if name not in file.inputs:
             raise UserError(
                 "E001", f"ranges: the file has no input {name!r}", next=f"its inputs: {', '.join(file.inputs)}"
             )
-        if not low <= high:
-            raise UserError("E001", f"ranges: {name}={low}:{high} is empty", next="give (low, high) with low <= high")
+        if not _is_range(given):
+            what = f"ranges: {name}={given!r} is no range"
+            raise UserError("E001", what, next="give (low, high): two numbers with low <= high")
     with np.errstate(all="ignore"):
         return start(file, ranges, sizes or {}).run()
 
@@ -86,12 +95,15 @@ def start(file: OpenedFile, ranges: Mapping[str, tuple[float, float]], sizes: Ma
                 each[name] = taken.feeds[name]
             continue
         least, most = limits_of(like.dtype)
-        low, high = ranges.get(name, (least, most))
+        low, high = map(float, ranges.get(name, (least, most)))
         if not least <= low <= high <= most:
             what = f"ranges: {name}={low:g}:{high:g} is not within {like.dtype}"
             raise UserError("E001", what, next=f"its numbers are from {least:g} to {most:g}")
-        spans[name] = _on_grid(np.full(like.shape, float(low)), np.full(like.shape, float(high)), like.dtype)
-        ends = [np.full(like.shape, float(end)) for end in (low, high)]
+        if like.dtype.kind in "iub" and math.ceil(low) > math.floor(high):
+            what = f"ranges: {name}={low:g}:{high:g} has no number of {like.dtype}"
+            raise UserError("E001", what, next="give a range that holds an integer")
+        spans[name] = _on_grid(np.full(like.shape, low), np.full(like.shape, high), like.dtype)
+        ends = [np.full(like.shape, end) for end in (low, high)]
         drawn = [_drawn(generator, low, high, like.shape) for _ in range(SAMPLES - 2)]
         for each, array in zip(feeds, ends + drawn, strict=True):
             each[name] = _fed(array, like.dtype)

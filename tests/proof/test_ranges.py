@@ -322,6 +322,13 @@ def test_ranges_that_are_none(faulty: Path, ranges: str) -> None:
         fx2onnx.value_ranges(faulty, {"z": (0, 1)})
 
 
+@pytest.mark.parametrize("ends", ["01", (1,), 5, (True, "a"), (1, 0), (float("nan"), 1), (0.3, 0.7)])
+def test_ends_that_are_none(faulty: Path, ends: Any) -> None:
+    with pytest.raises(UserError, match=r"i=.* (is no range|has no number of int64)") as raised:
+        fx2onnx.value_ranges(faulty, {"i": ends})
+    assert raised.value.code == "E001"
+
+
 @pytest.mark.parametrize(("low", "kinds"), [(1002, []), (995, ["division"])])
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 def test_a_file_that_runs_on_numbers_of_the_ranges_alone(op: str, low: int, kinds: list[str]) -> None:

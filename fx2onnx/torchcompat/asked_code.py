@@ -108,7 +108,7 @@ def refused_by_user() -> bool:
 
 def asked_by_numpy() -> bool:
     """Return whether a function of NumPy's own asks."""
-    frame = asking_frame()
+    frame = user_frame()
     return frame is not None and str(frame.f_globals.get("__name__")).startswith("numpy.")
 
 

@@ -75,6 +75,9 @@ ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         x + torch.FloatTensor(np.tile(np.array(range(x.shape[1])), [x.shape[0], 1])) * np.hanning(x.shape[1])
     ),
     "indices": lambda x: x[:, np.arange(x.shape[1])[::-1].copy()] + np.arange(x.shape[1]),
+    "integers that are halved": lambda x: (
+        x + torch.from_numpy(np.arange(x.shape[1]) / 2 + np.round(np.arange(x.shape[1]) / 3))
+    ),
     "sizes that are halved": lambda x: x.sum() + torch.from_numpy(np.array([x.shape[0] * 0.5, 1.0])),
     "LongTensor": lambda x: (
         x[:, torch.LongTensor(list(range(x.shape[1] - 1, -1, -1)))] * torch.FloatTensor([*x.shape]).sum()

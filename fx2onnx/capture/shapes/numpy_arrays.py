@@ -91,16 +91,20 @@ def _lacking(_: Value, name: str) -> Value:
 
 @answers_for_caller
 def _refusing(name: str, function: Callable[..., Value]) -> Callable[..., Value]:
-    """``function``, whose own errors are refusals: forward may catch others, and go where NumPy does not."""
+    """``function`` with NumPy's default dtype, whose own errors are refusals: forward may catch others, and go where NumPy does not."""
 
     @functools.wraps(function)
     def called(*args: Value, **kwargs: Value) -> Value:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
         try:
             return function(*args, **kwargs)
         except Exception as error:
             if type(error) in _REFUSALS:
                 raise _refused(name, f"{type(error).__name__}: {error}") from error
             raise
+        finally:
+            torch.set_default_dtype(before)
 
     return called
 

@@ -7,7 +7,8 @@ import ast
 import dis
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import TypeAlias
@@ -193,49 +194,77 @@ def _loops(code: CodeType) -> list[Place]:
     return [*ranges, *(place_of(node.iter) for node in nodes if isinstance(node, ast.For | ast.comprehension))]
 
 
-_SHOW = frozenset({"print", "pprint", "warn", "debug", "info", "warning", "critical", "exception"})
-"""Functions and methods that take a text and give nothing."""
-_SHOW_ALONE = _SHOW | {"write", "error", "log"}
+_PRINT = frozenset({"print", "pprint"})
+_LOG = frozenset({"debug", "info", "warn", "warning", "critical", "exception"})
+"""Methods that take a text and give nothing."""
+_SHOW_ALONE = _PRINT | _LOG | {"write", "error", "log"}
 """Functions that show a text where the call is a statement; elsewhere their result may be used."""
 _CHECK = ("_check", "_assert")
+_KEEP = frozenset({"append", "appendleft", "extend", "insert", "setdefault", "update"})
+"""Methods that keep what they are given."""
+_SCOPE = frozenset({"locals", "vars", "eval", "exec"})
+"""Functions that read variables without naming them."""
 
 
 def name_of(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
+def _keeps(node: ast.AST) -> bool:
+    return isinstance(node, ast.NamedExpr) or (isinstance(node, ast.Call) and name_of(node.func) in _KEEP)
+
+
+def _file_of(node: ast.AST) -> Iterator[str]:
+    """The variable whose file or stream a call writes to or closes."""
+    match node:
+        case ast.Call(ast.Attribute(ast.Name(name), "write" | "close" | "flush")):
+            yield name
+        case ast.Call(func, keywords=[*_, ast.keyword("file", ast.Name(name))]) if name_of(func) in _PRINT:
+            yield name
+
+
 @lru_cache(maxsize=256)
 def shown(code: CodeType) -> list[Stretch]:
     """The calls that print or log, the statements that raise, messages of ``assert``, and what is assigned to variables that are
-    read in these alone.
+    read in these alone. Calls within which something is kept, and those that write to what is read back, are not among them.
     """
     found: list[ast.expr | ast.stmt] = []
     given: dict[str, list[ast.expr]] = {}
     nodes = list(ast.walk(tree_of(code)))
+    loads = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    read_back = loads - Counter(name for node in nodes for name in _file_of(node))
+    outside = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
     for node in nodes:
         match node:
             case ast.Expr(ast.Call(func)) if name_of(func) in _SHOW_ALONE or name_of(func).startswith(_CHECK):
                 found.append(node)
-            case ast.Call(func) if name_of(func) in _SHOW:
+            case ast.Call(ast.Name(name)) if name in _PRINT:
+                found.append(node)
+            case ast.Call(ast.Attribute(attr=name)) if name in _LOG:
                 found.append(node)
             case ast.Raise():
                 found.append(node)
             case ast.Assert(msg=ast.expr() as message):
                 found.append(message)
-            case ast.Assign([ast.Name(name)], value):
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), value=ast.expr() as value):
                 given.setdefault(name, []).append(value)
-    found = [node for node in found if not any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))]
-    places = [place_of(node) for node in found]
-    inside, outside = set[str](), set[str]()
+            case ast.AugAssign(ast.Name(name)):
+                outside.add(name)
+    kept = [
+        place_of(node)  # type: ignore[arg-type]
+        for node in nodes
+        if _keeps(node) or any(name in read_back for name in _file_of(node))
+    ]
+    places = [place for place in map(place_of, found) if not any(is_within(part, place) for part in kept)]
+    inside = set[str]()
     for node in nodes:
-        if isinstance(node, ast.Global | ast.Nonlocal):
-            outside.update(node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             own = map(place_of, given.get(node.id, []))  # text = text + ...
             is_shown = any(is_within(place_of(node), place) for place in (*places, *own))
             (inside if is_shown else outside).add(node.id)
-    found += [value for name in inside - outside for value in given.get(name, [])]
-    return [(code, place_of(node)) for node in found]
+    names = set[str]() if _SCOPE & loads.keys() else inside - outside
+    places += [place_of(value) for name in names for value in given.get(name, [])]
+    return [(code, place) for place in places]
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Callable
@@ -38,6 +39,14 @@ def prints_a_variable(x: torch.Tensor) -> torch.Tensor:
     text = f"max {x.max().item()}"
     text = f"{text}, {x.mean().item():.2f}" if x.dim() > 1 else text
     print(text)
+    return x * 2
+
+
+def prints_to_a_stream(x: torch.Tensor) -> torch.Tensor:
+    stream: Any = io.StringIO()
+    text: str = f"{x.max().item()}"
+    print(text, file=stream)
+    stream.close()
     return x * 2
 
 
@@ -78,7 +87,7 @@ def asserts(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-REPORTED = [prints, prints_in_expressions, prints_a_variable, prints_arrays, prints_places, logs]
+REPORTED = [prints, prints_in_expressions, prints_a_variable, prints_to_a_stream, prints_arrays, prints_places, logs]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +121,54 @@ def keeps_what_it_prints(x: torch.Tensor) -> torch.Tensor:
     return x * len(text)
 
 
-@pytest.mark.parametrize("program", [keeps, prints_and_keeps, keeps_what_it_prints])
+def appends_in_a_print(x: torch.Tensor) -> torch.Tensor:
+    texts: list[str] = []
+    print(texts.append(f"{x.max().item()}"))  # type: ignore[func-returns-value]
+    return x * len(texts[0])
+
+
+def appends_an_array_in_a_print(x: torch.Tensor) -> torch.Tensor:
+    arrays: list[Any] = []
+    print(x.numpy().sum() > 0 and arrays.append(1))  # type: ignore[func-returns-value]
+    return x * len(arrays)
+
+
+def prints_to_a_stream_that_is_read(x: torch.Tensor) -> torch.Tensor:
+    stream = io.StringIO()
+    print(f"{x.max().item()}", file=stream)
+    return x * len(stream.getvalue())
+
+
+def writes_to_a_stream_that_is_read(x: torch.Tensor) -> torch.Tensor:
+    stream = io.StringIO()
+    stream.write(f"{x.max().item()}")
+    return x * len(stream.getvalue())
+
+
+def prints_what_locals_reads(x: torch.Tensor) -> torch.Tensor:
+    text = f"{x.max().item()}"
+    print(text)
+    return x * len(locals()["text"])
+
+
+def info(text: str) -> int:
+    return len(text)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        keeps,
+        prints_and_keeps,
+        keeps_what_it_prints,
+        appends_in_a_print,
+        appends_an_array_in_a_print,
+        prints_to_a_stream_that_is_read,
+        writes_to_a_stream_that_is_read,
+        prints_what_locals_reads,
+        lambda x: x * info(f"{x.max().item()}"),
+    ],
+)
 def test_text_that_is_kept_is_refused(program: Callable[..., Any]) -> None:
     with pytest.raises(fx2onnx.UserError, match="E104"):
         fx2onnx.export(program, (X,))

@@ -14,6 +14,8 @@ FOLD_ROUNDINGS = 32.0
 """Roundings of a float that folds of a few weights may come to; each is at most half a unit in the last place."""
 _UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 _FEW = 64
+_CANCELLED = 1024.0
+"""The share of the parts of a sum, or of 1, below which they cancel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,11 @@ class Number:
         """The element of the largest magnitude."""
         low, high = float(self.held.min()), float(self.held.max())
         return (high if high >= -low else low) * self.factor
+
+    @property
+    def cancels(self) -> bool:
+        """True for a sum that is far smaller than what it was summed from, beside numbers of inputs that are of order 1."""
+        return self.size is not None and float(self.magnitude.max(initial=0)) > _CANCELLED * max(1.0, abs(self.largest))
 
     def part(self, pick: Callable[[Array], Array]) -> Number:
         """Elements of it, or all of them in another shape."""

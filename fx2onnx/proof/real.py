@@ -17,23 +17,38 @@ from fx2onnx.proof.terms import AffineMap, Args, Product, Shape, Terms, array_of
 
 
 def sum_of(terms: Terms, one: int, other: int, shape: Shape, sign: float = 1.0) -> int:
-    """``one + sign * other``: shifts apart, and the rest in any order."""
+    """``one + sign * other``: shifts apart, and the rest in any order. A sum whose shifts cancel is a value of its own: what it does to
+    small numbers is no rounding of the rest.
+    """
     numbers = terms.number(one), terms.number(other)
     negative = Number(np.asarray(sign), 0.0)
     if numbers[1] is not None and numbers[0] is None:
         form = terms.affine(one)
-        return terms.term_of(AffineMap(form.core, form.scale, added(form.shift, multiplied(numbers[1], negative))))
+        shift = added(form.shift, multiplied(numbers[1], negative))
+        kept = _kept(terms, shift, (one, other, sign), shape)
+        return terms.term_of(AffineMap(form.core, form.scale, shift)) if kept is None else kept
     if numbers[0] is not None and numbers[1] is None:
         form = scaled(terms.affine(other), negative)
-        return terms.term_of(AffineMap(form.core, form.scale, added(form.shift, numbers[0])))
+        shift = added(form.shift, numbers[0])
+        kept = _kept(terms, shift, (one, other, sign), shape)
+        return terms.term_of(AffineMap(form.core, form.scale, shift)) if kept is None else kept
     forms = terms.affine(one), scaled(terms.affine(other), negative)
+    shift = added(forms[0].shift, forms[1].shift)
+    kept = _kept(terms, shift, (one, other, sign), shape)
+    if kept is not None:
+        return kept
     parts: list[int] = []
     for form in forms:
         rest = terms.term_of(AffineMap(form.core, form.scale))
         key = terms.key(rest)
         parts += key[1] if key[0] == "sum" else (rest,)
     core = terms.shaped(terms.of("sum", tuple(sorted(parts))), shape)
-    return terms.term_of(AffineMap(core, None, added(forms[0].shift, forms[1].shift)))
+    return terms.term_of(AffineMap(core, None, shift))
+
+
+def _kept(terms: Terms, shift: Number | None, key: tuple[Any, ...], shape: Shape) -> int | None:
+    """The sum as a term of its own, where its constants cancel."""
+    return terms.shaped(terms.of("kept sum", *key), shape) if shift is not None and shift.cancels else None
 
 
 def scaled(form: AffineMap, scale: Number) -> AffineMap:

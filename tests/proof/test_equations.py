@@ -155,6 +155,7 @@ EQUAL: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, Any
                                  for each in "ab"), {"pads": np.ones(4, np.int64), "a": np.int64(2**53), "b": np.int64(2**53 + 1)}, "sampled"),
     ("attributes of two signs", [node("Elu", "x", "y", alpha=0.0)], [node("Elu", "x", "y", alpha=-0.0)], {}, "sampled"),
 ]  # fmt: skip
+BIG = {"big": np.float32(1e9)}
 WRONGLY: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, Any]]] = [
     ("views", [node("Reshape", "x", "wide", "r"), node("Transpose", "r", "t", perm=[1, 0]), node("Reshape", "t", "flat", "y")],
      [node("Identity", "x", "y")], {"wide": np.array([3, -1], np.int64), "flat": np.array([-1, 3], np.int64)}),
@@ -178,6 +179,9 @@ WRONGLY: list[tuple[str, list[onnx.NodeProto], list[onnx.NodeProto], dict[str, A
      {**NEXT, "three": np.float32(3)}),
     ("a length of the next float", *([node("Range", "none", each, "one", "r"), node("ReduceSum", "r", "s"), node("Add", "x", "s", "y")] for each in "ab"),
      {"a": np.float32(3), "b": np.nextafter(np.float32(3), np.float32(9)), "none": np.float32(0), "one": np.float32(1)}),
+    ("constants that cancel", [node("Add", "x", "big", "s"), node("Sub", "s", "big", "y")], [node("Identity", "x", "y")], BIG),
+    ("shifts that cancel", [node("Add", "x", "big", "s"), node("Add", "x", "x", "n"), node("Sub", "n", "big", "t"), node("Add", "s", "t", "y")],
+     [node("Add", "x", "x", "n"), node("Add", "n", "x", "y")], BIG),
     ("a divisor of another sign", [node("Div", "x", "a", "y")], [node("Div", "x", "b", "y")], ZEROS),
 ]  # fmt: skip
 

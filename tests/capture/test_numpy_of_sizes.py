@@ -98,6 +98,7 @@ ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 FIXED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a function that has no method": lambda x: x * float(np.fmod(3.0, 2.0 * x.shape[0])),
     "an array and a real size": lambda x: x + float(np.hypot(np.array([1.0, 2.0]), x.shape[0] / 2).sum()),
+    "a function with another shape in torch": lambda x: x * float(np.median(np.arange(x.shape[0]))),
     "an array of objects": lambda x: x * float(np.fmod(np.arange(-1, x.shape[0] + 1) + 0.5, x.shape[0] - 0.5).sum()),
 }
 

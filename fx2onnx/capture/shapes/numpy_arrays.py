@@ -56,6 +56,8 @@ _MAKES = frozenset(
     ]
 )
 """Functions that make arrays of sizes. Others take sizes as NumPy takes unknown objects."""
+_UNLIKE = frozenset({"median", "percentile", "quantile"})
+"""Functions whose results have another shape in ``torch._numpy``."""
 
 
 def installed_arrays() -> dict[int, object]:
@@ -200,11 +202,11 @@ class _Space(Delegate):
         )
         if not has_array and not (self.original.__name__ in _MAKES and any(type(leaf) in SYMBOLIC for leaf in leaves)):
             return self.original(*args, **kwargs)
+        name = self.original.__name__
         has_tensor = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
         is_of_elements = isinstance(self.original, np.ufunc)
-        if self.instead is None or (
-            has_tensor and not is_of_elements and hasattr(torch.Tensor, self.original.__name__)
-        ):
+        is_tensors = has_tensor and not is_of_elements and hasattr(torch.Tensor, name)
+        if self.instead is None or is_tensors or name in _UNLIKE:
             raise _refused(self.original.__name__, "fx2onnx has no tensor operation for it")
         args, kwargs = pytree.tree_map(_array, (args, kwargs))
         found = _refusing(self.original.__name__, self.instead)(*args, **kwargs)

@@ -239,7 +239,7 @@ def _certify(one: OpenedFile, other: OpenedFile, derivation: bool) -> Certificat
     if any(job.output_kind(index, {}) != "proved" for index in range(len(other.outputs))):
         job.add_reals()
         kinds, roundings, missing = job.compare({})
-    wrong = job.fault(told.steps) if told.steps else ""
+    wrong = "" if told.steps is None else job.fault(told.steps)
     if wrong:
         what = f"the derivation in '{other.path}' does not lead to it from '{one.path}'"
         raise VerificationError("E304", what, why=wrong, next=again(one.path))

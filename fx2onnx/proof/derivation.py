@@ -24,8 +24,8 @@ class Derivation:
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
     """The rules that made each value anew, in order."""
-    steps: list[ListedEdit] = field(default_factory=list)
-    """Each edit in order."""
+    steps: list[ListedEdit] | None = None
+    """Each edit in order; None where the file has no list."""
 
 
 def counts_of(text: str) -> dict[str, int]:

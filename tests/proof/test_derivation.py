@@ -99,6 +99,7 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "does not know: Unheard 1",
     ),
     "other file": (lambda told: told.update(of="0" * 64), "of another file"),
+    "empty": (lambda told: (told["rules"].clear(), told["steps"].clear()), "no entry explains"),
     "no mark": (lambda told: told["steps"].append(["DivideByRoot", "mul_8"]), "damaged"),
     "rule not listed": (lambda told: told["rules"].pop("DivideByRoot"), "damaged"),
     "made up": (lambda told: told["steps"].append(["DivideByRoot", "+val_7"]), "it is made by MatMul"),
@@ -147,6 +148,7 @@ def test_a_derivation_is_replayed_from_the_file_before(tmp_path: Path) -> None:
         steps, job = derivation_of(before, after).steps, Certifying(before, after)
         job.add_reals()
         job.compare({})
+        assert steps
         assert not job.fault(steps)
         values = [output for node in before.proto.graph.node for output in node.output]
         for place, entry in enumerate(steps):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -335,8 +336,8 @@ class State:
         outputs: list[Value] = []
         given: set[int] = set()
         for index in self.plan.program.outputs:
+            owned = index not in given and (index in self.owned or is_held_once(registers, index))
             value = registers[index]
-            owned = index in self.owned and index not in given
             outputs.append(value if owned and not isinstance(value, np.ndarray) else own(value, owned))
             given.add(index)
         for index in self.volatile:
@@ -354,6 +355,23 @@ def size_bytes(value: Value) -> int:
 def owned_bytes(value: Value) -> int:
     """The bytes that are freed with the value: a view takes nothing, and the content of a sequence is checked by its operators."""
     return value.nbytes if isinstance(value, np.ndarray) and value.base is None else 0
+
+
+_ONE = [np.empty(0)]
+HELD_ONCE = sys.getrefcount(_ONE[0])
+"""The references to what only a list holds, with that of the call."""
+
+
+def is_held_once(values: list[Value], index: int) -> bool:
+    """Return whether nothing but the list has this array or a view of its memory: each view holds the array that owns the memory."""
+    count = sys.getrefcount(values[index])
+    value = values[index]
+    if type(value) is not np.ndarray or count > HELD_ONCE or not value.flags.writeable:
+        return False
+    if value.flags.owndata:
+        return True
+    is_whole = isinstance(value.base, np.ndarray) and value.base.flags.owndata and value.base.nbytes == value.nbytes
+    return is_whole and sys.getrefcount(value.base) <= HELD_ONCE
 
 
 def own(value: Value, is_owned: bool) -> Value:

@@ -185,6 +185,34 @@ def test_outputs_are_the_callers_own() -> None:
         y[...] = 7
 
 
+def test_outputs_of_kernels_that_allocate_share_memory_with_nothing() -> None:
+    """Large ones, which the arena does not hold: with views of them beside them, and chosen by If."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+        g (float[1, 9, 70, 50] x, int64[1, 9, 1, 50] i, float[1, 9, 1, 50] z, bool c)
+            => (float[1, 9, 70, 50] y, float[9, 3500] line, float[1, 9, 140, 100] wide, float[1, 9, 70, 50] chosen)
+            <float[4] s = {1, 1, 2, 2}, int64[2] dims = {9, 3500}> {
+            y = ScatterElements <axis = 2> (x, i, z)
+            line = Reshape (y, dims)
+            wide = Resize (y, , s)
+            chosen = If (c) <then_branch = a () => (float[1, 9, 70, 50] p) { p = Identity (y) },
+                else_branch = b () => (float[1, 9, 70, 50] q) { q = Add (y, y) }>
+        }""")
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Any] = {"x": rng.random((1, 9, 70, 50), np.float32), "z": rng.random((1, 9, 1, 50), np.float32)}
+    feeds |= {"i": np.full((1, 9, 1, 50), 3), "c": np.array(True)}
+    session = ort.InferenceSession(model)
+    names = ["y", "line", "wide", "chosen"]
+    wanted = [one.copy() for one in session.run(names, feeds)]
+    kept: list[np.ndarray] = list(feeds.values())
+    for _ in range(4):
+        results = session.run(names, feeds)
+        for number, (result, value) in enumerate(zip(results, wanted, strict=True)):
+            np.testing.assert_array_equal(result, value)
+            assert not any(np.may_share_memory(result, other) for other in (*kept, *results[:number]))
+            result[...] = 7
+        kept += results
+
+
 def test_threads_share_a_session() -> None:
     session = ort.InferenceSession(linear_model())
     failures: list[Exception] = []

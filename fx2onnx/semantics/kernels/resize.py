@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -76,15 +77,37 @@ def apply_taps(x: Array, axis: int, index: Array, weights: Array) -> Array:
     return x if total is None else total
 
 
-def _picked(x: Array, axis: int, index: Array) -> Array:
+def _taps_of(
+    coordinates: str, size: int, full: float, edges: tuple[float, float], dim: int, factor: float, mode: str, *rest: Any
+) -> tuple[Array, Array, Array, int]:
+    """The positions of an axis, its taps and their weights; and how often each element comes, 0 where that differs."""
+    places = np.arange(size, dtype=np.float64)
+    if mode == "nearest":  # which of two elements is nearest depends on the rounding: onnxruntime's and PyTorch's
+        places, factor = places.astype(np.float32), np.float32(factor)  # type: ignore[assignment]
+    position = _COORDINATES[coordinates](places, factor, full, dim, *edges)
+    index, weights = axis_taps(position, dim, factor, mode, *rest)
+    times = size // max(dim, 1)
+    is_even = 1 < times <= MAX_TIMES and np.array_equal(index[:, 0], np.arange(dim * times) // times)
+    return position, index, weights, times if is_even else 0
+
+
+_kept_taps = functools.lru_cache(maxsize=64)(_taps_of)
+MOST_KEPT = 1 << 12
+"""The length of an axis up to which its taps are kept: making them takes longer than small images."""
+
+
+def _picked(x: Array, axis: int, index: Array, times: int) -> Array:
     """x at the indices along ``axis``. Where each element comes equally often, NumPy copies whole arrays in less time."""
-    dim = x.shape[axis]
-    times = len(index) // max(dim, 1)
-    if not 1 < times <= MAX_TIMES or not np.array_equal(index, np.arange(dim * times) // times):
+    if not times:
         return np.take(x, index, axis=axis)
+    dim = x.shape[axis]
+    if times == 2 and axis == x.ndim - 1 and x.itemsize <= 4:  # two alike are one number of twice the width
+        pairs = np.ascontiguousarray(x).view(f"u{x.itemsize}").astype(f"u{2 * x.itemsize}")
+        pairs *= pairs.dtype.type((1 << 8 * x.itemsize) + 1)
+        return pairs.view(x.dtype)
     y = np.empty((*x.shape[: axis + 1], times, *x.shape[axis + 1 :]), x.dtype)
-    for part in np.moveaxis(y, axis + 1, 0):
-        part[...] = x
+    for part in range(times):
+        y[(*[slice(None)] * (axis + 1), part)] = x
     return y.reshape(*x.shape[:axis], dim * times, *x.shape[axis + 1 :])
 
 
@@ -134,16 +157,14 @@ def resize(
         low, high = (float(edges[place]), float(edges[place + len(lines)])) if edges is not None else (0.0, 1.0)
         if size == x.shape[axis] and (factor == 1 or antialias) and not is_crop:
             continue
-        places = np.arange(size, dtype=np.float64)
-        if mode == "nearest":  # which of two elements is nearest depends on the rounding: onnxruntime's and PyTorch's
-            places, factor = places.astype(np.float32), np.float32(factor)  # type: ignore[assignment]
-        position = _COORDINATES[coordinate_transformation_mode](places, factor, full, x.shape[axis], low, high)
-        taps = axis_taps(
-            position, x.shape[axis], factor, mode, nearest_mode, cubic_coeff_a, bool(antialias), bool(exclude_outside)
+        taps_of = _kept_taps if max(size, x.shape[axis]) <= MOST_KEPT else _taps_of
+        rest = mode, nearest_mode, cubic_coeff_a, bool(antialias), bool(exclude_outside)
+        position, index, weights, times = taps_of(
+            coordinate_transformation_mode, size, full, (low, high), x.shape[axis], factor, *rest
         )
         if is_crop:
             outside.append((axis, (position < 0) | (position > x.shape[axis] - 1)))
-        y = _picked(y, axis, taps[0][:, 0]) if mode == "nearest" else apply_taps(y, axis, *taps)
+        y = _picked(y, axis, index[:, 0], times) if mode == "nearest" else apply_taps(y, axis, index, weights)
     for axis, mask in outside:
         cut: list[Any] = [slice(None)] * y.ndim
         cut[axis] = mask

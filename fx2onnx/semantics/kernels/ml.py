@@ -288,6 +288,16 @@ def class_labels(chosen: Array, ints: Sequence[int] | None, strings: Sequence[st
     return np.array(ints, INT64)[chosen] if ints else chosen.astype(INT64)
 
 
+def kept_floats(kept: dict[str, Any] | None, name: str, values: Sequence[float]) -> Array:
+    """An attribute in float32. A step keeps it: reading lists of numbers takes longer than small products."""
+    if kept is None:
+        return np.asarray(values, FLOAT32)
+    if name not in kept:
+        kept[name] = np.asarray(values, FLOAT32)
+    made: Array = kept[name]
+    return made
+
+
 @kernel("LinearRegressor", domain=ML)
 def linear_regressor(
     x: Array,
@@ -296,11 +306,12 @@ def linear_regressor(
     intercepts: Sequence[float] = (),
     targets: int = 1,
     post_transform: str = "NONE",
+    kept: dict[str, Any] | None = None,
 ) -> Array:
     """x @ coefficients.T + intercepts."""
-    y = x.astype(FLOAT32) @ np.asarray(coefficients, FLOAT32).reshape(targets, -1).T
+    y = x.astype(FLOAT32) @ kept_floats(kept, "coefficients", coefficients).reshape(targets, -1).T
     if intercepts:
-        y = y + np.asarray(intercepts, FLOAT32)
+        y = y + kept_floats(kept, "intercepts", intercepts)
     return transformed(y, post_transform)
 
 
@@ -314,13 +325,14 @@ def linear_classifier(
     classlabels_strings: Sequence[str] | None = None,
     multi_class: int = 0,
     post_transform: str = "NONE",
+    kept: dict[str, Any] | None = None,
 ) -> tuple[Array, Array]:
     """The best class and the scores of x @ coefficients.T + intercepts."""
     rows = x.reshape(1, -1) if x.ndim == 1 else x
     n_classes = max(len(intercepts), len(classlabels_ints or classlabels_strings or ()) if not intercepts else 1)
-    scores = rows.astype(FLOAT32) @ np.asarray(coefficients, FLOAT32).reshape(n_classes, -1).T
+    scores = rows.astype(FLOAT32) @ kept_floats(kept, "coefficients", coefficients).reshape(n_classes, -1).T
     if intercepts:
-        scores = scores + np.asarray(intercepts, FLOAT32)
+        scores = scores + kept_floats(kept, "intercepts", intercepts)
     if n_classes == 1:
         chosen = (scores[:, 0] > 0).astype(INT64)
         return class_labels(chosen, classlabels_ints, classlabels_strings), binary_scores(

@@ -39,12 +39,14 @@ def string_concat(a: Array, b: Array) -> Array:
 def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
     """The parts of each string, padded with empty ones; and their number."""
     separator, most = delimiter or None, -1 if maxsplit is None else maxsplit
-    rows = [item.split(separator, most) for item in x.reshape(-1).tolist()]
+    rows = [*map(str.split, x.reshape(-1).tolist(), itertools.repeat(separator), itertools.repeat(most))]
     counts = [*map(len, rows)]
     width = max(counts, default=0)
-    padded = (row if len(row) == width else row + [""] * (width - len(row)) for row in rows)
-    flat = [*itertools.chain.from_iterable(padded)]
-    return string_array(flat, (*x.shape, width)), np.array(counts, INT64).reshape(x.shape)
+    check_shape((*x.shape, width), x.dtype, "the result of StringSplit")
+    y = np.empty((len(rows), width), object)
+    for place, column in enumerate(itertools.zip_longest(*rows, fillvalue="")):
+        y[:, place] = column
+    return y.reshape(*x.shape, width), np.array(counts, INT64).reshape(x.shape)
 
 
 @kernel("RegexFullMatch", 20)

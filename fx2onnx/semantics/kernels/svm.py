@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.ml import ML, binary_scores, class_labels, transformed
+from fx2onnx.semantics.kernels.ml import ML, binary_scores, class_labels, kept_floats, transformed
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, narrowed
 
@@ -37,11 +38,12 @@ def svm_regressor(
     kernel_params: Sequence[float] = (),
     one_class: int = 0,
     post_transform: str = "NONE",
+    kept: dict[str, Any] | None = None,
 ) -> Array:
     """Sum of weighted kernel values plus rho."""
-    wide, weights = x.astype(FLOAT32), np.asarray(coefficients, FLOAT32)
+    wide, weights = x.astype(FLOAT32), kept_floats(kept, "coefficients", coefficients)
     if n_supports:
-        vectors = np.asarray(support_vectors, FLOAT32).reshape(n_supports, -1)
+        vectors = kept_floats(kept, "support_vectors", support_vectors).reshape(n_supports, -1)
         y = _kernel_values(wide, vectors, kernel_type, kernel_params) @ weights + rho[0]
     else:
         y = wide @ weights + rho[0]
@@ -65,6 +67,7 @@ def svm_classifier(
     classlabels_ints: Sequence[int] | None = None,
     classlabels_strings: Sequence[str] | None = None,
     post_transform: str = "NONE",
+    kept: dict[str, Any] | None = None,
 ) -> tuple[Array, Array]:
     """One machine a pair of classes, by votes; linear scores without support vectors.
 
@@ -73,12 +76,17 @@ def svm_classifier(
     rows = (x.reshape(1, -1) if x.ndim == 1 else x).astype(FLOAT32)
     if not vectors_per_class:
         n_classes = len(classlabels_ints or classlabels_strings or ())
-        scores = rows @ np.asarray(coefficients, FLOAT32).reshape(n_classes, -1).T + np.asarray(rho, FLOAT32)[:1]
+        scores = (
+            rows @ kept_floats(kept, "coefficients", coefficients).reshape(n_classes, -1).T
+            + np.asarray(rho, FLOAT32)[:1]
+        )
         chosen = scores.argmax(1)
     else:
-        vectors = np.asarray(support_vectors, FLOAT32).reshape(sum(vectors_per_class), -1)
+        vectors = kept_floats(kept, "support_vectors", support_vectors).reshape(sum(vectors_per_class), -1)
         values = _kernel_values(rows, vectors, kernel_type, kernel_params)
-        scores = np.stack(list(_duels(values, coefficients, vectors_per_class, rho)), axis=1)
+        scores = np.stack(
+            list(_duels(values, kept_floats(kept, "coefficients", coefficients), vectors_per_class, rho)), axis=1
+        )
         chosen = _votes(scores, len(vectors_per_class)).argmax(1)
         if prob_a:
             scores = _probabilities(scores, len(vectors_per_class), prob_a, prob_b)
@@ -95,11 +103,11 @@ def _pairs(n_classes: int) -> Iterator[tuple[int, int]]:
 
 
 def _duels(
-    values: Array, coefficients: Sequence[float], vectors_per_class: Sequence[int], rho: Sequence[float]
+    values: Array, coefficients: Array, vectors_per_class: Sequence[int], rho: Sequence[float]
 ) -> Iterator[Array]:
     """The decision value of each pair of classes; above 0 the first one wins."""
     n_classes = len(vectors_per_class)
-    weights = np.asarray(coefficients, FLOAT32).reshape(n_classes - 1, -1)
+    weights = coefficients.reshape(n_classes - 1, -1)
     edges = np.cumsum([0, *vectors_per_class])
     for number, (i, j) in enumerate(_pairs(n_classes)):
         left, right = slice(edges[i], edges[i + 1]), slice(edges[j], edges[j + 1])

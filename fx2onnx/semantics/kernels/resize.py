@@ -105,9 +105,10 @@ def _picked(x: Array, axis: int, index: Array, times: int) -> Array:
         pairs = np.ascontiguousarray(x).view(f"u{x.itemsize}").astype(f"u{2 * x.itemsize}")
         pairs *= pairs.dtype.type((1 << 8 * x.itemsize) + 1)
         return pairs.view(x.dtype)
-    y = np.empty((*x.shape[: axis + 1], times, *x.shape[axis + 1 :]), x.dtype)
+    lines = x.reshape(math.prod(x.shape[: axis + 1]), math.prod(x.shape[axis + 1 :]))
+    y = np.empty((len(lines), times, lines.shape[1]), x.dtype)
     for part in range(times):
-        y[(*[slice(None)] * (axis + 1), part)] = x
+        y[:, part] = lines
     return y.reshape(*x.shape[:axis], dim * times, *x.shape[axis + 1 :])
 
 

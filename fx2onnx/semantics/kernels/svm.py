@@ -41,6 +41,7 @@ def svm_regressor(
     kept: dict[str, Any] | None = None,
 ) -> Array:
     """Sum of weighted kernel values plus rho."""
+    y: Array
     wide, weights = x.astype(FLOAT32), kept_floats(kept, "coefficients", coefficients)
     if n_supports:
         vectors = kept_floats(kept, "support_vectors", support_vectors).reshape(n_supports, -1)

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.runner.plan import Plan, own, owned_bytes, shaped, size_bytes
+from fx2onnx.runner.arena import own, owned_bytes, size_bytes
+from fx2onnx.runner.plan import Plan, shaped
 from fx2onnx.runner.trace import Trace
 from fx2onnx.semantics.limits import check_bytes, check_shape, limit_bytes
 from fx2onnx.semantics.reading.program import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.arena import ALIGN_BYTES, Buffer, assign_offsets
+from fx2onnx.runner.arena import ALIGN_BYTES, Buffer, assign_offsets, is_held_once, own
 from fx2onnx.runner.trace import Trace, is_plain, plain_call
 from fx2onnx.semantics.limits import check_bytes
 from fx2onnx.semantics.reading.program import Program, Step
@@ -343,56 +342,6 @@ class State:
         for index in self.volatile:
             registers[index] = None
         return outputs
-
-
-def size_bytes(value: Value) -> int:
-    """The bytes that a copy of the value takes."""
-    if isinstance(value, list):
-        return sum(map(size_bytes, value))
-    return value.nbytes if isinstance(value, np.ndarray) else 0
-
-
-def owned_bytes(value: Value) -> int:
-    """The bytes that are freed with the value: a view takes nothing, and the content of a sequence is checked by its operators."""
-    return value.nbytes if isinstance(value, np.ndarray) and value.base is None else 0
-
-
-_ONE = [np.empty(0)]
-HELD_ONCE = sys.getrefcount(_ONE[0])
-"""The references to what only a list holds, with that of the call."""
-
-
-def is_held_once(values: list[Value], index: int) -> bool:
-    """Return whether nothing but the list has this array or a view of its memory: each view holds the array that owns the memory."""
-    count = sys.getrefcount(values[index])
-    value = values[index]
-    if type(value) is not np.ndarray or count > HELD_ONCE or not value.flags.writeable:
-        return False
-    if value.flags.owndata:
-        return True
-    is_whole = isinstance(value.base, np.ndarray) and value.base.flags.owndata and value.base.nbytes == value.nbytes
-    return is_whole and sys.getrefcount(value.base) <= HELD_ONCE
-
-
-def own(value: Value, is_owned: bool) -> Value:
-    """The value in memory of its own, in C order."""
-    if isinstance(value, list):
-        check_bytes(size_bytes(value), f"a sequence of {len(value)} items")
-        return [own(item, False) for item in value]
-    if not isinstance(value, np.ndarray):
-        return value
-    if is_owned and value.flags.c_contiguous:
-        return value
-    if value.ndim < 2 or value.shape[-1] < 256 or value.strides[-1] % 1024:
-        return np.array(value, order="C")
-    out = np.empty(value.shape, value.dtype)
-    for start in range(0, value.shape[-1], TURNED):
-        np.copyto(out[..., start : start + TURNED], value[..., start : start + TURNED])
-    return out
-
-
-TURNED = 16
-"""Columns of a transposed matrix that are copied at a time where rows of powers of two lie in the same places of the caches."""
 
 
 def _is_view(result: Array, args: Sequence[Value]) -> bool:

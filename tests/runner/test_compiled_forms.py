@@ -154,6 +154,8 @@ def codes() -> list[Case]:
         made.append(Case("QLinearGlobalAveragePool", [x], scalar(0.2), zero, scalar(0.3), y[1], domain=MICROSOFT))
         made.append(Case("QLinearSigmoid", [x], scalar(0.02), zero, scalar(0.004), scalar(0, dtype), domain=MICROSOFT))
         made.append(Case("QLinearLeakyRelu", [x], scalar(0.2), zero, *y, domain=MICROSOFT, alpha=0.3))
+        for attrs in ({"strides": [2, 1], "pads": [1, 0, 1, 1]}, {"dilations": [1, 2], "pads": [0, 1, 0, 1]}):
+            made.append(Case("NhwcMaxPool", [x], domain=MICROSOFT, kernel_shape=[3, 2], **attrs))
         made.append(Case("DequantizeLinear", [x], numbers("float32", 5), np.arange(5).astype(dtype), axis=-3))
     return made
 

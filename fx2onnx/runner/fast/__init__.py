@@ -50,6 +50,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     (MICROSOFT, "integers"): "QGemm",
     (MICROSOFT, "choices"): "DynamicTimeWarping",
     (MICROSOFT, "lines"): "Gelu",
+    (MICROSOFT, "pools"): "NhwcMaxPool",
     (MICROSOFT, "rows"): "RotaryEmbedding",
     (MICROSOFT, "recurrent"): "DynamicQuantizeLSTM LinearAttention",
     (MICROSOFT, "halves"): "MatMulNBits",

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.fast.compiled import f32, is_plain, operand
+from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand
 from fx2onnx.runner.fast.depthwise import MAX_TAPS, as_image, over_planes, planes_of
 from fx2onnx.runner.fast.taps import MAXIMA, STEP, SUMS
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
+from fx2onnx.semantics.kernels.integer_products import integer_range
 from fx2onnx.semantics.kernels.pool import pool_window, window_counts
 from fx2onnx.semantics.kernels.windows import Window, required_after
+from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array
 
@@ -84,3 +86,38 @@ class _Pass:
 
 prepare_AveragePool: Any = partial(_prepare, SUMS)
 prepare_MaxPool: Any = partial(_prepare, MAXIMA)
+
+
+@compiled
+def _largest_codes(x: Array, kernel: Any, strides: Any, dilations: Any, before: Any, least: int, line: Array, y: Array) -> None:  # fmt: skip
+    """Maxima of rows, then of columns. Shapes: x [N, H, W * C], line [W * C], y [N, rows, columns, C]; ``least`` is around x."""
+    channels = y.shape[3]
+    for n in range(y.shape[0]):
+        for i in range(y.shape[1]):
+            line[:] = least
+            for a in range(kernel[0]):
+                row = i * strides[0] - before[0] + a * dilations[0]
+                if 0 <= row < x.shape[1]:
+                    given = x[n, row]
+                    for place in range(line.size):
+                        line[place] = max(line[place], given[place])
+            for j in range(y.shape[2]):
+                best = y[n, i, j]
+                best[:] = least
+                for b in range(kernel[1]):
+                    start = (j * strides[1] - before[1] + b * dilations[1]) * channels
+                    if 0 <= start < line.size:
+                        for c in range(channels):
+                            best[c] = max(best[c], line[start + c])
+
+
+def call_NhwcMaxPool(x: Array, *, kernel_shape: Sequence[int], **attrs: Any) -> Array | None:
+    if x.ndim != 4 or not x.size or x.dtype.itemsize > 1:
+        return None
+    window = pool_window((len(x), x.shape[3], *x.shape[1:3]), kernel_shape, attrs)
+    shape = (len(x), *window.out, x.shape[3])
+    check_shape(shape, x.dtype)
+    y, sizes = np.empty(shape, x.dtype), (window.kernel, window.strides, window.dilations, window.before)
+    rows = np.require(x, None, ["C", "W"]).reshape(*x.shape[:2], -1)
+    _largest_codes(rows, *sizes, integer_range(x.dtype)[0], np.empty(rows.shape[2], x.dtype), y)
+    return y

@@ -59,6 +59,15 @@ def _of_data(x: torch.Tensor) -> torch.Tensor:
     return x + torch.as_tensor(np.where(numbers > 0.5, numbers, 0)) + torch.from_numpy(order.copy()).sum()
 
 
+def _of_dtypes(x: torch.Tensor) -> torch.Tensor:
+    small, bits = (x.abs() * 90).to(torch.uint8).numpy(), (x * 9).int().numpy()
+    mixed = np.where(x.numpy() > 0, x.long().numpy(), x.numpy())
+    found = [small.cumsum(0), np.cumprod(bits, 1), np.cumsum(bits > 0), *np.divmod(bits, 3), divmod(bits, 2)[0]]
+    texts = [str(each.dtype) for each in (bits.cumsum(0), mixed, np.rint(bits), *found[3:])]
+    assert texts == ["int64", "float64", "float64", "int32", "int32", "int32"]
+    return x + torch.as_tensor(mixed) + sum(torch.as_tensor(each.astype(np.float64)).sum() for each in found)
+
+
 def _of_upper(x: torch.Tensor) -> torch.Tensor:
     rows, columns = np.triu_indices(x.shape[1], 1)
     return x[:, rows] * x[:, columns]
@@ -89,6 +98,7 @@ ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "truths": lambda x: (
         x * np.array([1 < i < 4 for i in range(x.shape[1])]) + torch.tensor([x.shape[1] > 5, True]).sum()
     ),
+    "dtypes of NumPy": _of_dtypes,
     "a causal mask": _causal,
     "a mask of lengths": _lengths,
     "tril": lambda x: x + torch.tensor(np.tril(np.ones(x.shape)), dtype=x.dtype),

@@ -67,10 +67,12 @@ def installed_arrays() -> dict[int, object]:
     put_name(ndarray, "__array_ufunc__", None, Why.PYTHON)
     put_name(ndarray, "__torch_function__", classmethod(_with_tensors), Why.PYTHON)
     put_name(DType, "__init__", _made_dtype, Why.PYTHON)
+    for function in (str, repr):
+        put_name(DType, f"__{function.__name__}__", functools.partialmethod(_shown, function), Why.PYTHON)
     put_name(ndarray, "__getattr__", _lacking, Why.PYTHON)
     for name, own in [*vars(ndarray).items()]:
         if isinstance(own, FunctionType):
-            put_name(ndarray, name, _refusing(name, own), Why.PYTHON)
+            put_name(ndarray, name, _refusing(name, _OTHERS.get(name.strip("_"), own)), Why.PYTHON)
     return {id(np): _SPACE}
 
 
@@ -229,6 +231,11 @@ def _own(leaf: Value) -> Value:
 
 
 @answers_for_caller
+def _shown(dtype: Value, function: Callable[[object], str]) -> str:
+    return function(_own(dtype))
+
+
+@answers_for_caller
 def _grid(slices: Value) -> Value:
     """``np.mgrid[slices]``"""
     axes = [tnp.arange(each.start or 0, each.stop, each.step or 1) for each in slices]
@@ -241,10 +248,39 @@ def _window(name: str, length: Value, *args: Value) -> Value:
     return ndarray(getattr(torch, f"{name}_window")(length, False, *args, dtype=torch.float64))
 
 
+@answers_for_caller
+def _running(
+    function: Callable[..., Value], array: Value, axis: Value = None, dtype: Value = None, **kwargs: Value
+) -> Value:
+    """``np.cumsum`` and ``np.cumprod``: NumPy counts integers and booleans by int64."""
+    array = tnp.asarray(array)
+    is_real = array.tensor.is_floating_point() or array.tensor.is_complex()
+    return function(array, axis, dtype if is_real or dtype is not None else np.int64, **kwargs)
+
+
+@answers_for_caller
+def _where(condition: Value, *sides: Value) -> Value:
+    """``np.where`` whose sides get the dtype that NumPy gives two arrays."""
+    dtypes = [side.dtype for side in sides if type(side) is ndarray]
+    if len(dtypes) == 2:
+        sides = tuple(side.astype(tnp.result_type(*dtypes)) for side in sides)
+    return tnp.where(condition, *sides)
+
+
+@answers_for_caller
+def _divmod(array: Value, divisor: Value) -> Value:
+    return tnp.floor_divide(array, divisor), tnp.remainder(array, divisor)
+
+
 _WINDOWS = {"hanning": "hann", "hamming": "hamming", "blackman": "blackman", "bartlett": "bartlett", "kaiser": "kaiser"}
 _OTHERS: dict[str, Callable[..., Value]] = {
     "mgrid": _grid,
     "asanyarray": tnp.asarray,
+    "cumsum": functools.partial(_running, tnp.cumsum),
+    "cumprod": functools.partial(_running, tnp.cumprod),
+    "divmod": _divmod,
+    "rint": lambda array: tnp.rint(array * 1.0),
+    "where": _where,
     **{name: functools.partial(_window, own) for name, own in _WINDOWS.items()},
 }
 _SPACE = _Space(np, tnp)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError, no_such_file
 from fx2onnx.base.targets import check_target
+from fx2onnx.cli.outcome import json_text
 from fx2onnx.files.staging import write_text
 
 
@@ -42,7 +42,7 @@ def know_faults(path: Path | None) -> None:
 
 def write_report(path: Path, summary: Any) -> None:
     """``summary`` as JSON, whole or not at all. Raises UserError E301."""
-    write_text(path, json.dumps(summary, indent=2, default=str) + "\n")
+    write_text(path, json_text(summary, indent=2) + "\n")
 
 
 def write_report_of_folder(path: Path, folder: Path, summary: Any) -> None:

@@ -28,7 +28,7 @@ from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.made_from import is_current
 from fx2onnx.cli.old_spellings import PATTERN
-from fx2onnx.cli.outcome import first_lines, print_json, show_error
+from fx2onnx.cli.outcome import first_lines, json_text, print_json, show_error
 from fx2onnx.cli.progress import console
 from fx2onnx.files.digest import digest_of
 from fx2onnx.files.staging import sweep
@@ -241,7 +241,7 @@ def exit_code(rows: Iterable[Row]) -> int:
 def _append(folder: Path, row: Row) -> UserError | None:
     """Add the row's line, all of it or nothing. What prevents that is returned: it must not cost the other models."""
     path = folder / RESULTS
-    line = json.dumps(row, default=str).encode() + b"\n"
+    line = json_text(row).encode() + b"\n"
     try:
         with path.open("a+b", buffering=0) as stream:
             size = stream.seek(0, os.SEEK_END)

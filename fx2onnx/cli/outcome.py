@@ -100,7 +100,13 @@ def _meant_flags(flag: str, error: Any) -> list[str]:
 
 def print_json(value: Any) -> None:
     """``value`` on stdout as indented JSON."""
-    print(json.dumps(value, indent=2, default=str))
+    print(json_text(value, indent=2))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """``value`` as JSON, which has no numbers that are not finite: they become ``"nan"``, ``"inf"`` and ``"-inf"``."""
+    text = json.dumps(value, default=str)
+    return json.dumps(json.loads(text, parse_constant=lambda name: str(float(name))), indent=indent)
 
 
 def print_text(text: str) -> None:

@@ -215,6 +215,11 @@ class TestReportsErrors:
         assert json.loads(out) == error.as_dict()
         assert err == ""
 
+    def test_json_has_no_numbers_that_json_lacks(self, capsys: pytest.CaptureFixture[str]) -> None:
+        outcome.print_json({"a": [float("nan"), -float("inf")], "b": {"c": float("inf"), "d": 1.5}})
+        found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert found == {"a": ["nan", "-inf"], "b": {"c": "inf", "d": 1.5}}
+
     @pytest.mark.parametrize("error", [UserError("E001", "wrong"), KeyError("gone")])
     def test_the_traceback_is_shown_on_request(
         self, error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -53,3 +53,13 @@ def test_zip_map() -> None:
     assert rows == [{"a": 0.0, "b": 1.0, "c": 2.0}, {"a": 3.0, "b": 4.0, "c": 5.0}]
     wanted = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     assert rows == wanted.run(None, {"x": x})[0]
+
+
+def test_probit_outside_shares() -> None:
+    """Scores of trees need not be shares: below 0 and above 1 the inverse is NaN, at 0 and 1 infinite."""
+    x = np.array([[-0.5, 0.0, 0.01, 0.25, 0.5, 0.9, 1.0, 3.0]], np.float32)
+    model, feeds = one_node(
+        "LinearRegressor", {"x": x}, 1, 1, coefficients=np.eye(8).ravel(), targets=8, post_transform="PROBIT"
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    same(ort.InferenceSession(model).run(None, feeds)[0], session.run(None, feeds)[0], "PROBIT")

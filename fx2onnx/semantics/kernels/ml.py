@@ -266,19 +266,19 @@ def transformed(scores: Array, kind: str) -> Array:
         shifted = np.where(np.abs(scores) > NO_SCORE, np.exp(scores - greatest), scores * np.exp(-greatest))
         return narrowed(shifted / np.maximum(shifted.sum(-1, keepdims=True), 1e-38), scores.dtype)
     if kind == "PROBIT":
-        return np.asarray(np.vectorize(_probit, otypes=[scores.dtype])(scores))
+        return narrowed(_probit(scores.astype(np.float64)), scores.dtype)
     if kind != "NONE":
         raise ValueError(f"post_transform is {kind!r}")
     return scores
 
 
-def _probit(p: float) -> float:
-    """The inverse of the normal distribution, by Winitzki's approximation, as onnxruntime has it."""
-    x = 2 * p - 1
-    sign = -1.0 if x < 0 else 1.0
-    log = math.log((1 - x) * (1 + x))
-    v = 2 / (math.pi * 0.147) + 0.5 * log
-    return math.sqrt(2) * sign * math.sqrt(-v + math.sqrt(v * v - log / 0.147))
+def _probit(shares: Array) -> Array:
+    """The inverse of the normal distribution, by Winitzki's approximation, as onnxruntime has it: NaN outside 0 to 1."""
+    x = 2 * shares - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log = np.log((1 - x) * (1 + x))
+        v = 2 / (math.pi * 0.147) + 0.5 * log
+        return np.asarray(math.sqrt(2) * np.where(x < 0, -1, 1) * np.sqrt(-v + np.sqrt(v * v - log / 0.147)))
 
 
 def class_labels(chosen: Array, ints: Sequence[int] | None, strings: Sequence[str] | None) -> Array:

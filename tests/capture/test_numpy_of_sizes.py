@@ -88,6 +88,14 @@ ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         x + torch.from_numpy(np.arange(x.shape[1]) / 2 + np.round(np.arange(x.shape[1]) / 3))
     ),
     "sizes that are halved": lambda x: x.sum() + torch.from_numpy(np.array([x.shape[0] * 0.5, 1.0])),
+    "an element and a sum, which keep the tensor's dtype": lambda x: (
+        x * np.arange(x.shape[1])[-1]
+        + np.linspace(0, 1, x.shape[1]).sum()
+        - np.arange(x.shape[1]).mean() / (x.abs() + 1)
+    ),
+    "a number beside integers": lambda x: (x * 5).int() * np.arange(x.shape[1]).max(),
+    "a number beside truths": lambda x: (x > 0) + np.linspace(0, 1, x.shape[1])[-1],
+    "an array without axes, which does not": lambda x: x // np.array(np.arange(x.shape[1])[-1] + 0.5),
     "LongTensor": lambda x: (
         x[:, torch.LongTensor(list(range(x.shape[1] - 1, -1, -1)))] * torch.FloatTensor([*x.shape]).sum()
     ),

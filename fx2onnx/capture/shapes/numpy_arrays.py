@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 
@@ -97,8 +98,12 @@ def _lacking(_: Value, name: str) -> Value:
 def _refusing(name: str, function: Callable[..., Value]) -> Callable[..., Value]:
     """``function`` with NumPy's default dtype, whose own errors are refusals: forward may catch others, and go where NumPy does not."""
 
+    of_two = vars(operator).get(name)
+
     @functools.wraps(function)
     def called(*args: Value, **kwargs: Value) -> Value:
+        if of_two is not None and len(args) == 2 and isinstance(args[1], torch.Tensor) and _is_number(args[0]):
+            return of_two(_beside(args[1], args[0]), args[1])
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
@@ -122,6 +127,7 @@ _OPERATORS = {
     "div": "truediv",
     "remainder": "mod",
     "floor_divide": "floordiv",
+    "__floordiv__": "floordiv",
     "__rsub__": "rsub",
     "__rdiv__": "rtruediv",
 }
@@ -132,9 +138,30 @@ _OPERATORS = {
 def _with_tensors(_: type, function: Callable[..., Value], __: Value, args: Value = (), kwargs: Value = None) -> Value:
     """A function of torch that is given arrays. Operators between tensors and arrays are NumPy's."""
     name = f"__{_OPERATORS.get(function.__name__, function.__name__)}__"
-    if len(args) == 2 and isinstance(args[0], torch.Tensor) and hasattr(ndarray, name):
+    beside = next((arg for arg in args if isinstance(arg, torch.Tensor)), None)
+    if beside is not None:
+        args = tuple(_beside(beside, arg) if _is_number(arg) else arg for arg in args)
+    if len(args) == 2 and isinstance(args[0], torch.Tensor) and type(args[1]) is ndarray and hasattr(ndarray, name):
         return _tensor(getattr(ndarray(args[0]), name)(args[1]))
     return function(*pytree.tree_map(_tensor, args), **pytree.tree_map(_tensor, kwargs or {}))
+
+
+def _is_number(value: Value) -> bool:
+    """Return True for what NumPy has as a number: an element, a sum. An array without axes is made as one."""
+    return type(value) is ndarray and not value.tensor.dim() and "is_made" not in vars(value)
+
+
+def _beside(tensor: torch.Tensor, number: Value) -> torch.Tensor:
+    """A number of NumPy as an operand of a tensor, which takes it as one of Python's."""
+    own: torch.Tensor = number.tensor
+    if own.dtype == torch.bool:
+        raise _refused("bool", "a tensor's operand is one")
+    if tensor.is_floating_point() or tensor.is_complex():
+        is_half = tensor.dtype in (torch.float16, torch.bfloat16) and tensor.dim()
+        return own if is_half else own.to(tensor.dtype)
+    if own.is_floating_point():
+        return own.to(torch.get_default_dtype())
+    return own if tensor.dtype == torch.bool else own.to(tensor.dtype)
 
 
 def _tensor(leaf: Value) -> Value:
@@ -211,7 +238,9 @@ class _Space(Delegate):
         if self.instead is None or is_tensors or name in _UNLIKE:
             raise _refused(self.original.__name__, "fx2onnx has no tensor operation for it")
         args, kwargs = pytree.tree_map(_array, (args, kwargs))
-        found = _refusing(self.original.__name__, self.instead)(*args, **kwargs)
+        found = _refusing(name, self.instead)(*args, **kwargs)
+        if name in _MAKES and type(found) is ndarray and not found.tensor.dim():
+            found.is_made = True
         return pytree.tree_map(_tensor, found) if has_tensor and is_of_elements else found
 
     def __getitem__(self, slices: Value) -> Value:

@@ -158,7 +158,7 @@ def _thresholded(call: Call) -> Interval:
 
 @rule("QuantizeLinear")
 def _quantize(call: Call) -> Interval:
-    """Divide, round and add the zero point; a rounding of the quotient may move the result by 1."""
+    """Divide, round and add the zero point; a rounding of the quotient may move the result by 1, and by more in float16."""
     x, scale = call.span(0), call.constant(1).astype(np.float64)
     if (scale <= 0).any() or scale.size != 1:
         raise Unbounded("a scale that is no number above 0") if scale.size == 1 else LookupError("QuantizeLinear")
@@ -170,7 +170,8 @@ def _quantize(call: Call) -> Interval:
         np.clip(np.rint(each / scale.reshape(())) + zero + step, least, most)
         for each, step in ((x.low, -1), (x.high, 1))
     )
-    return Interval(low, high, np.minimum(np.ceil(x.error / scale.reshape(())) + 1, most - least))
+    off = (x.error + 4 * unit_of(call.operand or call.dtype) * x.reach) / scale.reshape(())
+    return Interval(low, high, np.minimum(np.ceil(off), most - least))
 
 
 @rule("DequantizeLinear")

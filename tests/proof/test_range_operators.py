@@ -186,3 +186,16 @@ def drawn(seed: int) -> onnx.ModelProto:
 )
 def test_bounds_of_drawn_operators_hold(seed: int) -> None:
     assert_bounds_hold(drawn(seed), RANGES if seed % 2 else {**RANGES, "x": (0.2, 0.5)}, draws=6)
+
+
+@pytest.mark.parametrize("number", [5.0, 41.0, 700.0])
+def test_a_quotient_that_float16_rounds_is_within_its_bounds(number: float) -> None:
+    values = [onnx.helper.make_tensor_value_info("x", 10, [1]), onnx.helper.make_tensor_value_info("y", 5, [1])]
+    parts = [
+        onnx.numpy_helper.from_array(np.asarray(each), name)
+        for name, each in (("s", np.float16(0.03)), ("z", np.int16(3)))
+    ]
+    nodes = [onnx.helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "g", values[:1], values[1:], parts)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    assert_bounds_hold(model, {"x": (number, number)}, draws=2)

@@ -96,6 +96,7 @@ ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a number beside integers": lambda x: (x * 5).int() * np.arange(x.shape[1]).max(),
     "a number beside truths": lambda x: (x > 0) + np.linspace(0, 1, x.shape[1])[-1],
     "an array without axes, which does not": lambda x: x // np.array(np.arange(x.shape[1])[-1] + 0.5),
+    "whole numbers between two": lambda x: torch.from_numpy(np.linspace(-3, 8, x.shape[1], dtype=int)) + x,
     "LongTensor": lambda x: (
         x[:, torch.LongTensor(list(range(x.shape[1] - 1, -1, -1)))] * torch.FloatTensor([*x.shape]).sum()
     ),

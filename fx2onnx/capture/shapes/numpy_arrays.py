@@ -301,10 +301,21 @@ def _divmod(array: Value, divisor: Value) -> Value:
     return tnp.floor_divide(array, divisor), tnp.remainder(array, divisor)
 
 
+@answers_for_caller
+def _spaced(name: str, *args: Value, dtype: Value = None, **kwargs: Value) -> Value:
+    """``np.linspace`` and its like, of which torch's leave out the dtype."""
+    found = getattr(tnp, name)(*args, **kwargs)
+    if dtype is None:
+        return found
+    is_floor = name == "linspace" and np.issubdtype(np.dtype(dtype), np.integer)
+    return (tnp.floor(found) if is_floor else found).astype(dtype)
+
+
 _WINDOWS = {"hanning": "hann", "hamming": "hamming", "blackman": "blackman", "bartlett": "bartlett", "kaiser": "kaiser"}
 _OTHERS: dict[str, Callable[..., Value]] = {
     "mgrid": _grid,
     "asanyarray": tnp.asarray,
+    **{name: functools.partial(_spaced, name) for name in ("linspace", "logspace", "geomspace")},
     "cumsum": functools.partial(_running, tnp.cumsum),
     "cumprod": functools.partial(_running, tnp.cumprod),
     "divmod": _divmod,

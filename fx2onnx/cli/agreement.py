@@ -15,7 +15,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.escape import Shown
 from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.decoding.cache.cells import LARGEST_ERROR
@@ -139,7 +139,7 @@ def verify_generation(
 ) -> TokenVerdict:
     """Compare the tokens that an exported folder generates with those of ``model.generate(do_sample=False)`` in PyTorch.
 
-    folder: a folder that ``export_folder`` wrote, or what ``fx2onnx.load`` gives.
+    folder: a folder that ``export_folder`` wrote, its result, or what ``fx2onnx.load`` gives.
     source: the checkpoint that it was made from, such as ``"hf:./my-llama"``.
     max_new_tokens: the number of tokens to generate.
     engine: ``"onnxruntime"`` or ``"runner"``; default: the one that is installed.
@@ -151,6 +151,9 @@ def verify_generation(
     """
     from fx2onnx.generation import load
 
+    if not isinstance(source, str):
+        what = f"source is an object of {type(source).__name__}, not the name of a checkpoint"
+        raise UserError("E001", what, next="save_pretrained(FOLDER), and source='hf:FOLDER'")
     model = load(folder, engine) if isinstance(folder, str | PathLike) else folder
     arrays = {name: np.asarray(value) for name, value in inputs.items()}
     tokens = model.generate(**arrays, max_new_tokens=max_new_tokens)

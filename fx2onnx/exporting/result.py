@@ -47,6 +47,10 @@ class ExportedFolder(Shown):
         """For ``pickle``: all but the sources, whose modules belong to this process."""
         return vars(self) | {"sources": {}}
 
+    def __fspath__(self) -> str:
+        """The result in the place of its folder: ``fx2onnx.load(result)``."""
+        return str(self.path)
+
     def _shown(self) -> dict[str, Any]:
         return _shown_folder(self.path, self.reports, self.verdicts) | {"notes": self.notes}
 

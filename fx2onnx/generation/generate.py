@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -291,8 +292,8 @@ def _stop(model: OpenedFolder, new: int | None, eos: Any, pad: int | None) -> St
     pad = next(token for token in (pad, rewrite.pad_token_id, said.get("pad_token_id"), fallback) if token is not None)
     if new is None:
         new = said.get("max_new_tokens") or _LENGTH
-    if new < 1:
-        raise UserError("E001", f"max_new_tokens must be at least 1, not {new}")
+    if not isinstance(new, Integral) or new < 1:
+        raise UserError("E001", f"max_new_tokens must be an integer of at least 1, not {new!r}")
     return Stop(int(new), ends, int(pad))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fx2onnx
+from fx2onnx import ExportedFolder
 from tests.cli.support import invoke
 
 
@@ -71,6 +72,12 @@ def test_python_compares_tokens_with_their_source(
     assert not wrong.ok
     with pytest.raises(fx2onnx.VerificationError, match=r"E501.* of row . differs from model.generate"):
         wrong.raise_if_failed()
+    result = ExportedFolder(exported)
+    assert fx2onnx.verify_generation(result, f"hf:{checkpoint}", engine=engine, max_new_tokens=1, input_ids=ids).ok
+    with pytest.raises(fx2onnx.UserError, match=r"E001.*an integer of at least 1, not 2\.5"):
+        fx2onnx.verify_generation(exported, f"hf:{checkpoint}", engine=engine, max_new_tokens=2.5, input_ids=ids)  # type: ignore[arg-type]
+    with pytest.raises(fx2onnx.UserError, match=r"E001.*not the name of a checkpoint"):
+        fx2onnx.verify_generation(exported, torch.nn.Linear(1, 1), input_ids=ids)  # type: ignore[arg-type]
 
 
 @pytest.mark.long

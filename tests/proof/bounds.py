@@ -19,6 +19,7 @@ from fx2onnx.proof.opened import OpenedFile
 from fx2onnx.proof.ranges import start
 
 FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+NARROW = (FLOAT, onnx.TensorProto.FLOAT16)
 
 
 def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -31,7 +32,7 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _widen(graph: onnx.GraphProto) -> None:
     for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type == FLOAT:
+        if value.type.tensor_type.elem_type in NARROW:
             value.type.tensor_type.elem_type = DOUBLE
     tensors = [*graph.initializer]
     for node in graph.node:
@@ -43,7 +44,7 @@ def _widen(graph: onnx.GraphProto) -> None:
             if attribute.name == "to" and attribute.i == FLOAT:
                 attribute.i = DOUBLE
     for tensor in tensors:
-        if tensor.data_type == FLOAT:
+        if tensor.data_type in NARROW:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
 
 
@@ -95,7 +96,7 @@ def assert_bounds_hold(
     names = [value.name for value in model.graph.output]
     kinds = {each.kind for each in found.findings}
     for feeds in inputs_within(model, ranges, draws):
-        far = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in feeds.items()}
+        far = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in feeds.items()}
         try:
             runs = [session.run(None, feeds) for session in engines]
             exact = dict(zip(names, runs[0] if wide is None else wide.run(None, far), strict=True))

@@ -60,8 +60,10 @@ def snapshot() -> dict[Key, tuple[object, str]]:
                 code = f"{function.__module__}.{function.__qualname__}: code"
                 seen[id(function), "__code__"] = function.__code__, code
                 ALIVE.append(function)
-            elif isinstance(value, type) and str(value.__module__).split(".")[0] not in OWN:
-                pending.append((f"{value.__module__}.{value.__qualname__}", value))
+            elif isinstance(value, type):
+                kind = vars(value).get("original", value)  # a stand-in's class is still reached
+                if str(kind.__module__).split(".")[0] not in OWN:
+                    pending.append((f"{kind.__module__}.{kind.__qualname__}", kind))
     return seen
 
 

@@ -258,9 +258,9 @@ def _linear_attention(q: Array, k: Array, v: Array, fade: Array, gate: Array, st
 
 
 def _advance(q: Array, k: Array, v: Array, fade: Array | None, gate: Array | None, state: Array, y: Array) -> None:
-    none = np.zeros((0, 0, 0, 0), FLOAT32)
-    given = (np.require(none if one is None else one, FLOAT32, ["C", "W"]) for one in (q, k, v, fade, gate))
-    q, k, v, fade, gate = given
+    none, lead = np.zeros((0, 0, 0, 0), FLOAT32), (*state.shape[:2], q.shape[2])
+    fade, gate = (none if one is None else np.broadcast_to(one, (*lead, one.shape[3])) for one in (fade, gate))
+    q, k, v, fade, gate = (np.require(one, FLOAT32, ["C", "W"]) for one in (q, k, v, fade, gate))
     _linear_attention(q, k, v, fade, gate, state, y)
 
 

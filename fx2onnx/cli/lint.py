@@ -27,10 +27,10 @@ def lint_command(
     paths: Annotated[list[Path], options.argument("FILE...", "ONNX files.")],
     exported: Annotated[dict[str, Any], Group(ExportOptions, only=("target",))],
     ranges: Annotated[
-        str | None,
+        list[str] | None,
         options.flag(
             "--ranges",
-            "Ranges of the inputs: also bound the outputs and their rounding, and find what an input in them can cause.",
+            "Ranges of the inputs, repeatable: also bound the outputs and their rounding, and find what an input in them can cause.",
             metavar="INPUT=LOW:HIGH,...",
         ),
     ] = None,
@@ -71,19 +71,19 @@ def lint_command(
         raise typer.Exit(1)
 
 
-def _found(path: Path, target: str, ranges: str | None) -> tuple[list[Finding], ValueRanges | None]:
+def _found(path: Path, target: str, ranges: list[str] | None) -> tuple[list[Finding], ValueRanges | None]:
     """The findings for one file, and the bounds of its values where ``ranges`` are given."""
     from fx2onnx.cli.progress import working
     from fx2onnx.functions import lint
 
     with working(f"read {path}"):
         findings = lint(path, target)
-    if ranges is None:
+    if not ranges:
         return findings, None
     from fx2onnx.proof.ranges import parse_ranges, value_ranges
 
     with working(f"bound the values of {path}"):
-        return findings, value_ranges(path, parse_ranges(ranges))
+        return findings, value_ranges(path, parse_ranges(",".join(ranges)))
 
 
 def _show(target: Target, findings: list[Finding]) -> None:

@@ -302,7 +302,7 @@ def test_the_command_shows_bounds_and_findings(faulty: Path) -> None:
     assert done.exit_code == 1
     for text in ("index", "an input in the ranges does it", "not ruled out", "rounding at most", "float16"):
         assert text in done.output
-    done = run("--ranges", "i=0:9,x=0.6:0.8", "--json")
+    done = run("--ranges", "i=0:9", "--ranges", "x=0.6:0.8", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["ranges"]["findings"] == []
     assert (

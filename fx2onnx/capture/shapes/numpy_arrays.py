@@ -77,7 +77,7 @@ def installed_arrays() -> dict[int, object]:
     return {id(np): _SPACE}
 
 
-_REFUSALS = frozenset({NotImplementedError, TypeError, ValueError, AttributeError, AssertionError, KeyError})
+_REFUSALS = (NotImplementedError, TypeError, ValueError, AttributeError, AssertionError, KeyError)
 """Errors of ``torch._numpy`` that NumPy may not raise."""
 
 
@@ -108,10 +108,10 @@ def _refusing(name: str, function: Callable[..., Value]) -> Callable[..., Value]
         torch.set_default_dtype(torch.float64)
         try:
             return function(*args, **kwargs)
-        except Exception as error:
-            if type(error) in _REFUSALS:
-                raise _refused(name, f"{type(error).__name__}: {error}") from error
-            raise
+        except _REFUSALS as error:
+            if type(error) not in _REFUSALS:
+                raise
+            raise _refused(name, f"{type(error).__name__}: {error}") from error
         finally:
             torch.set_default_dtype(before)
 

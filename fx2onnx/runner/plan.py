@@ -152,14 +152,13 @@ class Plan:
             action.scratch.append(number)
 
     def _inplace_buffer(self, action: Action, out: int) -> int | None:
-        """The buffer of an input that may be overwritten at each of its places: it dies here, alone owns its buffer, and looks like ``out``."""
+        """The buffer of an input that may be overwritten: it is one operand, dies here, alone owns its buffer, and looks like ``out``."""
         if action.prepared is None or math.prod(self.trace.specs[out][0]) == 1:  # one number takes NumPy twice as long
             return None
         step = action.step
         allowed = step.kernel.inplace if action.prepared.inplace is None else action.prepared.inplace
-        kept = {index for place, index in enumerate(step.inputs) if place not in allowed}
         for place in allowed:
-            if place >= len(step.inputs) or step.inputs[place] < 0 or step.inputs[place] in kept:
+            if place >= len(step.inputs) or step.inputs[place] < 0:
                 continue
             index = step.inputs[place]
             buffer = self.buffer_of.get(index)

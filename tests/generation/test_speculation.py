@@ -236,60 +236,97 @@ def test_a_head_of_the_model_drafts(
     assert len(calls) < 8
 
 
-def eagle_drafter(path: Path, base: Any, *, lacks: str = "", names: str = "midlayer.", **more: Any) -> dict[str, Any]:
+def eagle_drafter(
+    path: Path,
+    base: Any,
+    *,
+    lacks: str = "",
+    names: str = "midlayer.",
+    layers: int = 1,
+    nested: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
     """The weights of a random drafter of EAGLE-3 with 40 of the base's 99 tokens, saved in ``path``. It lacks weights of that beginning."""
     from safetensors.torch import save_file
 
     width = 32
     shapes = {"fc": (width, 3 * 32), "norm": (width,), "lm_head": (40, width), "embed_tokens": (99, width)}
-    shapes |= {names + name: (width,) for name in ("hidden_norm", "input_layernorm", "post_attention_layernorm")}
-    rows = {"q": 32, "k": 16, "v": 16}
-    shapes |= {f"{names}self_attn.{name}_proj": (rows.get(name, width), 64 if name != "o" else 32) for name in "qkvo"}
-    shapes |= {f"{names}mlp.{name}_proj": (48, width) for name in ("gate", "up")} | {
-        names + "mlp.down_proj": (width, 48)
-    }
+    rows, firsts = {"q": 32, "k": 16, "v": 16}, [names, *(f"layers.{index}." for index in range(1, layers))]
+    shapes[f"{names}hidden_norm"] = (width,)
+    for first in firsts:
+        shapes |= {first + name: (width,) for name in ("input_layernorm", "post_attention_layernorm")}
+        wide = 64 if first == names else 32
+        shapes |= {
+            f"{first}self_attn.{name}_proj": (rows.get(name, width), wide if name != "o" else 32) for name in "qkvo"
+        }
+        shapes |= {f"{first}mlp.{name}_proj": (48, width) for name in ("gate", "up")}
+        shapes |= {first + "mlp.down_proj": (width, 48)}
+        if more.get("model_type") == "qwen3":
+            shapes |= {f"{first}self_attn.{name}_norm": (8,) for name in "qk"}
+    shapes |= {"input_norm": (96,)} if more.get("norm_before_fc") else {}
+    shapes |= {f"fc_norm.{index}": (width,) for index in range(3)} if more.get("fc_norm") else {}
     with seeded(4):
-        state = {f"{name}.weight": torch.randn(size) * 0.3 + (len(size) == 1) for name, size in shapes.items()}
+        state = {f"{name}.weight": torch.randn(size) * 0.3 + (len(size) == 1) for name, size in sorted(shapes.items())}
         ids = torch.randperm(99)[:40].sort().values
     state |= {"d2t": ids - torch.arange(40), "t2d": torch.zeros(99, dtype=torch.bool).index_fill(0, ids, True)}
     for name in [name for name in state if lacks and name.startswith(tuple(lacks.split()))]:
         del state[name]
     sizes = {"hidden_size": width, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"model_type": "llama", "rms_norm_eps": 1e-5, "head_dim": 8}
     path.mkdir()
     save_file(state, path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps({"model_type": "llama", "rms_norm_eps": 1e-5, **sizes, **more}))
+    stated = {"transformer_layer_config": sizes} if nested else sizes
+    (path / "config.json").write_text(json.dumps({**stated, **more}))
     own = {"embed_tokens.weight": base.get_input_embeddings().weight, "lm_head.weight": base.lm_head.weight}
-    return own | {name.replace(names, "midlayer."): value for name, value in state.items()}
+    return own | {name.replace(names, "layers.0."): value for name, value in state.items()}
 
 
 def eagle_logits(
-    state: dict[str, Any], tokens: torch.Tensor, hidden: torch.Tensor, *, keeps_norm: bool
-) -> torch.Tensor:
-    """The drafter's logits [vocabulary] behind the last of ``tokens``, step by step as the paper's code has them."""
+    state: dict[str, Any], tokens: torch.Tensor, hidden: torch.Tensor, handed: torch.Tensor, said: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The drafter's logits [vocabulary] behind the last of ``tokens``, step by step as the paper's code has them, and the hidden
+    state [1, width] that it hands on. Of the last tokens, those of drafts, the states ``handed`` on stand for the base's.
+    """
 
     def norm(name: str, x: torch.Tensor) -> torch.Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * state[f"{name}.weight"]
 
-    def heads(name: str, turned: bool = True) -> torch.Tensor:
-        x = (both @ state[f"midlayer.self_attn.{name}_proj.weight"].T).view(length, -1, 8).transpose(0, 1)
+    def product(name: str, x: torch.Tensor) -> torch.Tensor:
+        return x @ state[f"{name}.weight"].T
+
+    def heads(name: str, x: torch.Tensor, turned: bool = True) -> torch.Tensor:
+        x = product(f"{name}_proj", x).view(length, -1, 8).transpose(0, 1)
+        x = norm(f"{name}_norm", x) if f"{name}_norm.weight" in state else x
         angle = torch.arange(length)[:, None] / 10000 ** (torch.arange(0, 8, 2) / 8)
         sine, cosine = angle.sin(), angle.cos()
         low, high = x[..., :4], x[..., 4:]
         x = torch.cat([low * cosine - high * sine, high * cosine + low * sine], -1) if turned else x
         return x.repeat_interleave(4 // len(x), 0)
 
-    length, before = len(tokens), hidden @ state["fc.weight"].T
-    normed = norm("midlayer.hidden_norm", before)
-    both = torch.cat([norm("midlayer.input_layernorm", state["embed_tokens.weight"][tokens]), normed], -1)
-    scores = heads("q") @ heads("k").transpose(1, 2) / 8**0.5 + torch.full((length, length), -torch.inf).triu(1)
-    mixed = (scores.softmax(-1) @ heads("v", turned=False)).transpose(0, 1).reshape(length, -1)
-    x = (normed if keeps_norm else before) + mixed @ state["midlayer.self_attn.o_proj.weight"].T
-    y = norm("midlayer.post_attention_layernorm", x)
-    gate, up, down = (state[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up", "down"))
-    logits = norm("norm", x + (torch.nn.functional.silu(y @ gate) * (y @ up)) @ down)[-1] @ state["lm_head.weight"].T
-    if "d2t" not in state:
-        return logits
-    return torch.full((99,), -1e4).index_copy(0, torch.arange(40) + state["d2t"], logits)
+    def layer(name: str, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        query, key, value = (heads(f"{name}self_attn.{each}", given, each != "v") for each in "qkv")
+        scores = query @ key.transpose(1, 2) / 8**0.5 + torch.full((length, length), -torch.inf).triu(1)
+        mixed = (scores.softmax(-1) @ value).transpose(0, 1).reshape(length, -1)
+        x = x + product(f"{name}self_attn.o_proj", mixed)
+        y = norm(f"{name}post_attention_layernorm", x)
+        gated = torch.nn.functional.silu(product(f"{name}mlp.gate_proj", y)) * product(f"{name}mlp.up_proj", y)
+        return x + product(f"{name}mlp.down_proj", gated)
+
+    length = len(tokens)
+    if said.get("norm_before_fc"):
+        hidden = norm("input_norm", hidden)
+    if said.get("fc_norm"):
+        hidden = torch.cat([norm(f"fc_norm.{index}", part) for index, part in enumerate(hidden.chunk(3, -1))], -1)
+    before = torch.cat([product("fc", hidden), handed])
+    normed = norm("layers.0.hidden_norm", before)
+    both = torch.cat([norm("layers.0.input_layernorm", state["embed_tokens.weight"][tokens]), normed], -1)
+    x = layer("layers.0.", normed if said.get("norm_before_residual") else before, both)
+    for index in range(1, said.get("layers", 1)):
+        x = layer(f"layers.{index}.", x, norm(f"layers.{index}.input_layernorm", x))
+    logits, handed = product("lm_head", norm("norm", x)[-1]), (norm("norm", x) if said.get("norm_output") else x)[-1:]
+    if "d2t" in state:
+        logits = torch.full((99,), -1e4).index_copy(0, torch.arange(40) + state["d2t"], logits)
+    return logits, handed
 
 
 EAGLES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -299,13 +336,18 @@ EAGLES: dict[str, tuple[str, dict[str, Any]]] = {
         {"lacks": "embed_tokens", "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 0]}},
     ),
     "own norm": ("granite", {"lacks": "lm_head d2t t2d", "names": "layers.0.", "norm_before_residual": True}),
+    "three layers": ("llama", {"layers": 3, "norm_before_fc": True, "norm_output": True}),
+    "layers of Qwen3": (
+        "qwen3",
+        {"layers": 2, "names": "layers.0.", "nested": True, "model_type": "qwen3", "fc_norm": True},
+    ),
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", EAGLES)
 def test_a_drafter_of_eagle_3(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first logits are those of its formula; tokens are those without it, in fewer calls where it is often right."""
+    """Its first two logits are those of its formula; tokens are those without it, in fewer calls where it is often right."""
     family, more = EAGLES[kind]
     sizes = SIZES | {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "eos_token_id": None}
     with seeded(1):
@@ -322,7 +364,8 @@ def test_a_drafter_of_eagle_3(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
         behind = base(ids, output_hidden_states=True)
         hidden = torch.cat([behind.hidden_states[layer][0] for layer in layers], -1)
         tokens = torch.cat([ids[0, 1:], behind.logits[0, -1:].argmax(-1)])
-        expected = eagle_logits(state, tokens, hidden, keeps_norm="norm_before_residual" in more)
+        expected, handed = eagle_logits(state, tokens, hidden, hidden[:0, :32], more)
+        later, _ = eagle_logits(state, torch.cat([tokens, torch.tensor([7])]), hidden, handed, more)
     for engine in ("onnxruntime", "runner"):
         loaded = fx2onnx.load(tmp_path / "out", engine=engine)
         found = loaded.generate(PROMPT, max_new_tokens=12, use_mtp=True, num_assistant_tokens=4)
@@ -330,7 +373,8 @@ def test_a_drafter_of_eagle_3(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
         with often_right(loaded, wanted, monkeypatch) as (first, calls):
             found = loaded.generate(PROMPT, max_new_tokens=12, use_mtp=True, num_assistant_tokens=3)
         np.testing.assert_array_equal(found, wanted)
-        np.testing.assert_allclose(first[0], expected.numpy(), rtol=1e-4, atol=1e-4)
+        for logits, right in zip(first, (expected, later), strict=False):  # the first draft is 7
+            np.testing.assert_allclose(logits, right.numpy(), rtol=1e-4, atol=1e-4)
         assert len(calls) < 8
 
 
@@ -339,10 +383,13 @@ def test_a_drafter_of_eagle_3(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
     ("more", "why"),
     [
         ({"lacks": "fc"}, "no weights midlayer"),
-        ({"lacks": "midlayer.mlp.up"}, "midlayer.mlp.up_proj.weight is missing"),
+        ({"lacks": "midlayer.mlp.up"}, "layers.0.mlp.up_proj.weight is missing"),
+        ({"layers": 3, "lacks": "layers.1.mlp.up"}, "layers.1.mlp.up_proj.weight is missing"),
         ({"lacks": "lm_head"}, "lm_head|d2t"),
         ({"lacks": "d2t"}, "lm_head.weight"),
-        ({"norm_before_fc": True}, "norm_before_fc"),
+        ({"norm_before_fc": True, "lacks": "input_norm"}, "input_norm.weight is missing"),
+        ({"parallel_drafting": True}, "parallel_drafting"),
+        ({"layer_types": ["sliding_attention"]}, "sliding windows"),
         ({"num_hidden_layers": 2}, "of 2"),
         ({"vocab_size": 80}, "another vocabulary"),
         ({"hidden_size": 64}, "fc.weight"),

@@ -16,7 +16,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
 from fx2onnx.decoding.decoder import HiddenOf, add_states
-from fx2onnx.decoding.recipes.eagle_head import EagleHead, eagle_head
+from fx2onnx.decoding.recipes.eagle_head import EagleHead, JoinedStates, eagle_head
 from fx2onnx.manifest.names import BATCH, HIDDEN, HIDDEN_BEFORE, IDS, LOGITS, PAST, POSITIONS, PRESENT, SEQUENCE
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.transformers_types import Config, Model, Shapes
@@ -82,7 +82,7 @@ def heads_of(model: Model, drafter: str) -> Heads:
 
 def hidden_of(heads: Heads) -> HiddenOf:
     """The function from the hidden states of all layers to those that the head takes."""
-    return heads.joined() if isinstance(heads, EagleHead) else itemgetter(-1)
+    return JoinedStates(heads) if isinstance(heads, EagleHead) else itemgetter(-1)
 
 
 def drafting_head(model: Model, mtp: Heads, name: str, options: Options) -> Source:
@@ -98,7 +98,8 @@ def drafting_head(model: Model, mtp: Heads, name: str, options: Options) -> Sour
         return dict(zip((LOGITS, HIDDEN), _step(mtp, found[0], input_ids, **others), strict=True))
 
     run_lightly(model, call, _sample(sizes.batch, sizes.past, width))
-    del vars(found[0])["layers"][1:]
+    if not isinstance(mtp, EagleHead):
+        del vars(found[0])["layers"][1:]
     layout = CacheLayout(found[0], sizes)
     batch, new = options.batch_or(), options.seq_or(4)
     kwargs = _sample(batch, new, width)

@@ -1,13 +1,15 @@
-"""A drafter of EAGLE-3: one layer that reads a token beside hidden states of three layers of its base, and has a vocabulary of its own.
+"""A drafter of EAGLE-3: layers that read a token beside hidden states of three layers of its base, with a vocabulary of their own.
 
-Source: Li et al., 2025 (EAGLE-3), and checkpoints in its layout: ``midlayer.*``, ``fc``, ``norm``, ``lm_head``, ``d2t``, ``t2d``.
+Source: Li et al., 2025 (EAGLE-3), and checkpoints in its layout: ``midlayer.*``, ``fc``, ``norm``, ``lm_head``, ``d2t``, ``t2d``;
+speculators 0.9 for several layers (``layers.0.*``, ...), layers of Qwen3, and the norms ``input_norm`` and ``fc_norm``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -23,8 +25,9 @@ _SIZES = (
     *("max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters"),
     *("attention_bias", "mlp_bias"),
 )
-_OTHERS = ("norm_before_fc", "fc_norm", "norm_output", "parallel_drafting")
-"""Settings of later drafters, which compute otherwise."""
+_CONFIG = "transformer_layer_config"
+"""The config of the layers inside a config of speculators."""
+_LAYER = re.compile(r"layers\.(\d{1,3})\.")
 _UNLIKELY = -1e4
 """The logit of tokens that the drafter has none for: finite, so that chances are numbers where only such tokens are allowed."""
 
@@ -32,45 +35,54 @@ _UNLIKELY = -1e4
 class JoinedStates(nn.Module):
     """The hidden states of three layers of the base as one, which the base's graph computes."""
 
-    def __init__(self, fc: nn.Linear, layers: Sequence[int]) -> None:
+    def __init__(self, head: EagleHead) -> None:
         super().__init__()
-        self.fc, self.layers = fc, list(layers)
+        self.fc, self.layers, self.input_norm, self.fc_norm = head.fc, head.read, head.input_norm, head.fc_norm
 
     def forward(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        found: torch.Tensor = self.fc(torch.cat([states[layer] for layer in self.layers], dim=-1))
+        read = [states[layer] for layer in self.layers]
+        if self.fc_norm is not None:
+            read = [norm(state) for norm, state in zip(self.fc_norm, read, strict=True)]
+        joined = torch.cat(read, dim=-1)
+        found: torch.Tensor = self.fc(joined if self.input_norm is None else self.input_norm(joined))
         return found
 
 
 class EagleHead(nn.Module):
-    """The drafter with the interface of transformers' ``MtpModel``."""
+    """The drafter with the interface of transformers' ``MtpModel``. ``read`` are the base's layers that it reads."""
 
     config: Config
 
     def __init__(
-        self, config: Config, state: Mapping[str, torch.Tensor], layers: Sequence[int], *, keeps_norm: bool
+        self, config: Config, state: Mapping[str, torch.Tensor], read: Sequence[int], said: Mapping[str, object]
     ) -> None:
-        from transformers.models.llama import modeling_llama as llama
+        from transformers import AutoModel
 
         super().__init__()
-        self.config, self.layers, self.keeps_norm = config, list(layers), keeps_norm
+        self.config, self.read = config, list(read)
+        self.keeps_norm, self.hands_on_norm = bool(said.get("norm_before_residual")), bool(said.get("norm_output"))
         with torch.device("meta"):
-            self.midlayer = llama.LlamaDecoderLayer(config, 0)
+            decoder: Any = AutoModel.from_config(config)
+            self.layers, self.norm = decoder.layers, decoder.norm
+            first = self.layers[0]
             for name in ("q_proj", "k_proj", "v_proj"):
-                old = getattr(self.midlayer.self_attn, name)
+                old = getattr(first.self_attn, name)
                 wide = nn.Linear(2 * old.in_features, old.out_features, bias=old.bias is not None)
-                setattr(self.midlayer.self_attn, name, wide)
-            self.midlayer.hidden_norm = llama.LlamaRMSNorm(
-                config.hidden_size, eps=self.midlayer.input_layernorm.variance_epsilon
-            )
-            self.norm = llama.LlamaRMSNorm(config.hidden_size, eps=self.midlayer.input_layernorm.variance_epsilon)
+                setattr(first.self_attn, name, wide)
+
+            def norm(width: int) -> nn.Module:
+                made: nn.Module = type(self.norm)(width, eps=self.norm.variance_epsilon)
+                return made
+
+            first.hidden_norm = norm(config.hidden_size)
             self.fc = _linear(state, "fc")
             self.lm_head = _linear(state, "lm_head")
             self.embed_tokens = nn.Embedding(*state["embed_tokens.weight"].shape)
-        self.rotary_emb = llama.LlamaRotaryEmbedding(config)
+            self.input_norm = norm(self.fc.in_features) if said.get("norm_before_fc") else None
+            width = self.fc.in_features // len(read)
+            self.fc_norm = nn.ModuleList([norm(width) for _ in read]) if said.get("fc_norm") else None
+        self.rotary_emb = type(decoder.rotary_emb)(config)
         self.places: torch.Tensor | None = None
-
-    def joined(self) -> JoinedStates:
-        return JoinedStates(self.fc, self.layers)
 
     def new_cache(self) -> object:
         from transformers import DynamicCache
@@ -85,31 +97,34 @@ class EagleHead(nn.Module):
         mtp_cache: object,
         input_ids: torch.Tensor,
     ) -> torch.Tensor:
-        """The hidden states behind the layer."""
+        """The hidden states behind the layers."""
         from transformers.masking_utils import create_causal_mask
 
-        embedded, layer = self.embed_tokens(input_ids), self.midlayer
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=embedded,
-            attention_mask=None,
-            past_key_values=mtp_cache,
-            position_ids=position_ids,
-        )
-        normed = layer.hidden_norm(last_hidden_states)
-        attended, _ = layer.self_attn(
-            hidden_states=torch.cat([layer.input_layernorm(embedded), normed], dim=-1),
-            position_embeddings=self.rotary_emb(embedded, position_ids),
-            attention_mask=mask,
-            past_key_values=mtp_cache,
-        )
+        embedded, first = self.embed_tokens(input_ids), self.layers[0]
+        given = {
+            "attention_mask": create_causal_mask(
+                config=self.config,
+                inputs_embeds=embedded,
+                attention_mask=None,
+                past_key_values=mtp_cache,
+                position_ids=position_ids,
+            ),
+            "position_embeddings": self.rotary_emb(embedded, position_ids),
+            "past_key_values": mtp_cache,
+        }
+        normed = first.hidden_norm(last_hidden_states)
+        both = torch.cat([first.input_layernorm(embedded), normed], dim=-1)
+        attended, _ = first.self_attn(hidden_states=both, **given)
         hidden = (normed if self.keeps_norm else last_hidden_states) + attended
-        result: torch.Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        hidden = hidden + first.mlp(first.post_attention_layernorm(hidden))
+        for layer in self.layers[1:]:
+            hidden = layer(hidden, **given)
+        result: torch.Tensor = self.norm(hidden) if self.hands_on_norm else hidden
         return result
 
     def _project_to_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Logits of the base's vocabulary."""
-        logits: torch.Tensor = self.lm_head(self.norm(hidden_states))
+        logits: torch.Tensor = self.lm_head(hidden_states if self.hands_on_norm else self.norm(hidden_states))
         if self.places is None:
             return logits
         return nn.functional.pad(logits, (0, 1), value=_UNLIKELY)[..., self.places]
@@ -120,7 +135,7 @@ def eagle_head(model: Model, folder: Path) -> EagleHead:
 
     Raises:   UserError E302 for a folder that cannot be read, E601 for a drafter of another layout or another base.
     """
-    from transformers import LlamaConfig
+    from transformers import LlamaConfig, Qwen3Config
 
     stated = read_config(folder)
     state = {_name(name): tensor for name, tensor in map_checkpoint(folder).state.items()}
@@ -129,22 +144,26 @@ def eagle_head(model: Model, folder: Path) -> EagleHead:
     own = {"embed_tokens": model.get_input_embeddings(), "lm_head": model.get_output_embeddings()}
     tables = {f"{name}.weight": cast(nn.Linear, module).weight.detach() for name, module in own.items()}
     state = tables | state
-    eagle = stated.get("eagle_config")
+    eagle, inner = stated.get("eagle_config"), stated.get(_CONFIG)
     said = stated | (eagle if isinstance(eagle, dict) else {})
+    sizes = inner if isinstance(inner, dict) else stated
     depth = int(base.num_hidden_layers)
     layers = said.get("eagle_aux_hidden_state_layer_ids") or (2, depth // 2, depth - 3)
-    others = [name for name in _OTHERS if said.get(name)]
-    if others or said.get("use_aux_hidden_state") is False:
-        raise _unfit(model, folder, f"its config has {', '.join(others) or 'use_aux_hidden_state false'}")
+    others = ["parallel_drafting"] if said.get("parallel_drafting") else []
+    others += ["use_aux_hidden_state false"] if said.get("use_aux_hidden_state") is False else []
+    others += ["sliding windows"] if "sliding_attention" in str(sizes.get("layer_types")) else []
+    if others:
+        raise _unfit(model, folder, f"its config has {', '.join(others)}")
     if not isinstance(layers, list | tuple) or not all(type(one) is int and 0 <= one < depth for one in layers):
         raise _unfit(model, folder, f"it reads the layers {layers!r:.60} of {depth}")
+    if "fc.weight" not in state or "layers.0.self_attn.q_proj.weight" not in state:
+        raise _unfit(model, folder, "it has no weights midlayer.* (layers.0.*) and fc")
+    kind = Qwen3Config if "layers.0.self_attn.q_norm.weight" in state else LlamaConfig
+    count = 1 + max(int(found[1]) for found in map(_LAYER.match, state) if found)
     with reported(f"cannot read the drafter '{folder}'", next="give a drafter of EAGLE-3"):
-        config = LlamaConfig(**{name: stated[name] for name in _SIZES if stated.get(name) is not None})
+        config = kind(**{name: sizes[name] for name in _SIZES if sizes.get(name) is not None}, num_hidden_layers=count)
         config._attn_implementation = model.config._attn_implementation
-    if "fc.weight" not in state or "midlayer.self_attn.q_proj.weight" not in state:
-        raise _unfit(model, folder, "it has no weights midlayer.* and fc")
-    with reported(f"cannot read the drafter '{folder}'", next="give a drafter of EAGLE-3"):
-        head = EagleHead(config, state, layers, keeps_norm=bool(said.get("norm_before_residual")))
+        head = EagleHead(config, state, layers, said)
     wanted = {name: tensor.shape for name, tensor in head.state_dict().items()}
     wrong = [name for name in sorted({*wanted, *state}) if name not in state or state[name].shape != wanted.get(name)]
     wrong += ["fc.weight"] if head.fc.in_features != len(layers) * int(base.hidden_size) else []
@@ -165,9 +184,9 @@ def _linear(state: Mapping[str, torch.Tensor], name: str) -> nn.Linear:
 
 
 def _name(name: str) -> str:
-    """A weight's name in the layout of EAGLE-3's own checkpoints."""
+    """A weight's name in the layout of speculators."""
     name = name.removeprefix("model.")
-    return "midlayer." + name.removeprefix("layers.0.") if name.startswith("layers.0.") else name
+    return "layers.0." + name.removeprefix("midlayer.") if name.startswith("midlayer.") else name
 
 
 def _places(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -62,7 +62,7 @@ class EagleHead(nn.Module):
         self.config, self.read = config, list(read)
         self.keeps_norm, self.hands_on_norm = bool(said.get("norm_before_residual")), bool(said.get("norm_output"))
         with torch.device("meta"):
-            decoder: Any = AutoModel.from_config(config)
+            decoder = AutoModel.from_config(config)
             self.layers, self.norm = decoder.layers, decoder.norm
             first = self.layers[0]
             for name in ("q_proj", "k_proj", "v_proj"):

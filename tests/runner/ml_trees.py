@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from ml_models import Made, Rng, floats, one_node, pick, words
 
+TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")
+
 
 def forest(rng: Rng, columns: int, outputs: int, prefix: str) -> dict[str, Any]:
     """Random binary trees in the form of versions 1 to 3."""
@@ -36,9 +38,7 @@ def forest(rng: Rng, columns: int, outputs: int, prefix: str) -> dict[str, Any]:
         nodes["falsenodeids"][place] = grow(tree, depth - 1, counter)
         return number
 
-    # onnxruntime leaves out the base value of a target that no leaf votes for: the first tree votes for all.
     voted = [rng.permutation(outputs)[: int(rng.integers(1, outputs + 1))].tolist() for _ in range(4)]
-    voted[0] = list(range(outputs))
     for tree in range(int(rng.integers(1, 5))):
         grow(tree, int(rng.integers(1, 4)), [0])
     missing = nodes.pop("missing")
@@ -63,7 +63,7 @@ def a_tree_regressor(rng: Rng) -> Made:
         n_targets=targets,
         aggregate_function=pick(rng, "SUM", "AVERAGE", "MIN", "MAX"),
         base_values=pick(rng, None, floats(rng.standard_normal(targets))),
-        post_transform=pick(rng, "NONE", "LOGISTIC", "SOFTMAX") if targets > 1 else "NONE",
+        post_transform=pick(rng, *TRANSFORMS),
         **forest(rng, columns, targets, "target"),
     )
 
@@ -71,18 +71,21 @@ def a_tree_regressor(rng: Rng) -> Made:
 def a_tree_classifier(rng: Rng) -> Made:
     columns = int(rng.integers(1, 4))
     classes = int(rng.integers(2, 5))
-    # Where both of two classes have votes, onnxruntime looks at the sign of the second's only.
-    outputs = 1 if classes == 2 else classes
+    outputs = pick(rng, 1, 2) if classes == 2 else classes
     attrs = forest(rng, columns, outputs, "class")
-    if outputs == 1 and rng.random() < 0.4:
+    if rng.random() < 0.4:
         attrs["class_weights"] = [abs(weight) for weight in attrs["class_weights"]]
+    if outputs == 1 and rng.random() < 0.5:
+        attrs["class_ids"] = [1] * len(attrs["class_ids"])
+    # Of two classes of which a row has votes for one, and one base value, onnxruntime writes one score.
+    n_base = pick(rng, 0, *([1] if outputs == 1 else []), classes)
     return one_node(
         "TreeEnsembleClassifier",
         {"x": tree_samples(rng, columns)},
         2,
         pick(rng, 1, 3),
-        base_values=pick(rng, None, floats(rng.standard_normal(outputs))) if outputs == classes else None,
-        post_transform=pick(rng, "NONE", "LOGISTIC", "SOFTMAX"),
+        base_values=floats(rng.standard_normal(n_base)) if n_base else None,
+        post_transform=pick(rng, *TRANSFORMS),
         **(
             {"classlabels_int64s": rng.permutation(classes).tolist()}
             if rng.random() < 0.5
@@ -137,5 +140,7 @@ def a_tree_ensemble(rng: Rng) -> Made:
         tree_roots=roots,
         n_targets=targets,
         aggregate_function=1,
-        post_transform=0,
+        post_transform=pick(
+            rng, 0, 3
+        ),  # onnxruntime takes 1 for LOGISTIC and 2 for SOFTMAX, ONNX has them the other way round
     )

@@ -165,6 +165,12 @@ def test_nhwc_max_pool(dtype: Any) -> None:
     x = codes(2, 8, 9, 3, dtype=dtype)
     for attrs in ({}, {"strides": [2, 2], "pads": [1, 1, 1, 1]}, {"dilations": [2, 1], "ceil_mode": 1}):
         check_codes("NhwcMaxPool", {"x": x}, kernel_shape=[3, 3], **attrs)
+    for kernel, attrs in (
+        ([9, 3], {}),
+        ([9, 10], {"strides": [2, 3]}),
+        ([11, 9], {"strides": [2, 1], "pads": [1, 0, 1, 0]}),
+    ):
+        check_codes("NhwcMaxPool", {"x": x}, kernel_shape=kernel, **attrs)  # larger than the image
 
 
 @pytest.mark.parametrize(("a", "b"), [(U8, U8), (U8, I8), (I8, I8)])

@@ -138,6 +138,28 @@ def test_constants_of_one_node_name() -> None:
     assert ort.InferenceSession(model).run(None, {})[0] == onnxruntime_run(model, {})[0] == 2
 
 
+@pytest.mark.parametrize("places", ["abx", "axb", "xab", "abcxa"])
+def test_constants_of_one_value(places: str, caplog: pytest.LogCaptureFixture) -> None:
+    """spox writes such files; the last one counts, wherever it stands. Other nodes of one value are refused."""
+
+    def model(op: str) -> bytes:
+        made = {
+            name: helper.make_node("Constant", [], ["c"], name=name, value_floats=[float(number)])
+            for number, name in enumerate("abc", 1)
+        }
+        made["x"] = helper.make_node("Add", ["x", "c"], ["y"])
+        nodes = [made[name] for name in places] + ([helper.make_node(op, ["x"], ["c"])] if op else [])
+        values = [helper.make_tensor_value_info(name, 1, [1]) for name in "xy"]
+        graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+    feeds = {"x": np.array([5], np.float32)}
+    assert ort.InferenceSession(model("")).run(None, feeds) == onnxruntime_run(model(""), feeds)
+    assert "the last one counts" in caplog.text
+    with pytest.raises(UserError, match="two definitions"):
+        ort.InferenceSession(model("Neg"))
+
+
 def test_profiling(tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.enable_profiling = True

@@ -63,3 +63,43 @@ def test_probit_outside_shares() -> None:
     )
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     same(ort.InferenceSession(model).run(None, feeds)[0], session.run(None, feeds)[0], "PROBIT")
+
+
+@pytest.mark.parametrize("version", [2, 4])
+def test_keys_that_stand_twice(version: int) -> None:
+    """The first value of a key counts; NaN is a key from version 4 on."""
+    nan = float("nan")
+    cases: list[tuple[np.ndarray, dict[str, Any]]] = [
+        (np.array([1, 2, 3]), {"keys_int64s": [1, 1, 2, 2], "values_floats": [1.0, 2.0, 3.0, nan]}),
+        (np.array(["a", "b", "c"], object), {"keys_strings": ["a", "b", "a"], "values_int64s": [1, 2, 3]}),
+        (np.array([nan, 1, 0, -0.0], np.float32), {"keys_floats": [-0.0, nan, 0.0, nan, 1, 1], "values_strings": [*"abcdef"]}),
+        (np.array([nan, 1], np.float32), {"keys_floats": [nan, 1, 1], "values_floats": [nan, 1.0, 2.0], "default_float": 7.0}),
+    ]  # fmt: skip
+    for x, attrs in cases:
+        model, feeds = one_node("LabelEncoder", {"x": x}, 1, version, **attrs)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        same(ort.InferenceSession(model).run(None, feeds)[0], session.run(None, feeds)[0], str(attrs))
+
+
+@pytest.mark.parametrize(("op", "n_base"), [("TreeEnsembleRegressor", 1), ("TreeEnsembleClassifier", 4)])
+def test_base_values_that_do_not_fit(op: str, n_base: int) -> None:
+    nodes = {"treeids": [0], "nodeids": [0], "featureids": [0], "modes": ["LEAF"], "values": [0.0]}
+    nodes |= {"truenodeids": [0], "falsenodeids": [0]}
+    prefix, names = (
+        ("target", {"n_targets": 3}) if op.endswith("Regressor") else ("class", {"classlabels_int64s": [0, 1, 2]})
+    )
+    votes = {"treeids": [0], "nodeids": [0], "ids": [1], "weights": [2.0]}
+    attrs = {f"nodes_{name}": one for name, one in nodes.items()} | {
+        f"{prefix}_{name}": one for name, one in votes.items()
+    }
+    for count, does_fit in ((n_base, False), (0, True), (3, True)):
+        n_outputs = 1 if prefix == "target" else 2
+        model, feeds = one_node(
+            op, {"x": np.ones((2, 1), np.float32)}, n_outputs, 3, base_values=[0.5] * count or None, **attrs, **names
+        )
+        for module in (ort, onnxruntime):
+            if does_fit:
+                module.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+                continue
+            with pytest.raises(Exception, match="base_values"):
+                module.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)

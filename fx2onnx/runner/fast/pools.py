@@ -114,7 +114,7 @@ def _largest_codes(x: Array, kernel: Any, strides: Any, dilations: Any, before: 
 def call_NhwcMaxPool(x: Array, *, kernel_shape: Sequence[int], **attrs: Any) -> Array | None:
     if x.ndim != 4 or not x.size or x.dtype.itemsize > 1:
         return None
-    window = pool_window((len(x), x.shape[3], *x.shape[1:3]), kernel_shape, attrs)
+    window = pool_window((len(x), x.shape[3], *x.shape[1:3]), kernel_shape, attrs, may_exceed=True)
     shape = (len(x), *window.out, x.shape[3])
     check_shape(shape, x.dtype)
     y, sizes = np.empty(shape, x.dtype), (window.kernel, window.strides, window.dilations, window.before)

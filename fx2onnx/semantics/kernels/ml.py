@@ -26,11 +26,11 @@ def _as_list(values: Any) -> list[Any]:
 
 
 @kernel("LabelEncoder", (2, 4), domain=ML)
-def label_encoder(x: Array, *, kept: dict[str, Any] | None = None, **attrs: Any) -> Array:
-    """Each key replaced by its value; unknown ones by the default."""
+def label_encoder(x: Array, *, version: int = 4, kept: dict[str, Any] | None = None, **attrs: Any) -> Array:
+    """Each key replaced by its first value; unknown ones by the default. Before version 4 NaN is unknown."""
     kept = {} if kept is None else kept
     if "table" not in kept:
-        kept["table"] = _table_of_labels(**attrs)
+        kept["table"] = _table_of_labels(has_nan=version >= 4, **attrs)
     table, dtype, default, nan_value = kept["table"]
     items = x.reshape(-1).tolist()
     if x.dtype.kind in "OiubSU":
@@ -44,6 +44,7 @@ def label_encoder(x: Array, *, kept: dict[str, Any] | None = None, **attrs: Any)
 
 def _table_of_labels(
     *,
+    has_nan: bool,
     keys_floats: Sequence[float] | None = None,
     keys_int64s: Sequence[int] | None = None,
     keys_strings: Sequence[str] | None = None,
@@ -72,8 +73,9 @@ def _table_of_labels(
         dtype, values, default = FLOAT32, list(values_floats or ()), default_float
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values")
-    table = dict(zip(keys, values, strict=True))
-    nan_value = next((value for key, value in table.items() if isinstance(key, float) and math.isnan(key)), default)
+    table = dict(zip(keys[::-1], values[::-1], strict=True))
+    pairs = zip(keys, values, strict=True)
+    nan_value = next((value for key, value in pairs if has_nan and isinstance(key, float) and math.isnan(key)), default)
     return table, dtype, default, nan_value
 
 

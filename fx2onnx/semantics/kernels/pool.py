@@ -14,7 +14,9 @@ from fx2onnx.semantics.registry import Facts, Prepared, kernel
 from fx2onnx.semantics.types import INT64, NARROW_FLOATS, Array, Shape, Spec, narrowed, widen
 
 
-def pool_window(shape: Shape, kernel_shape: Sequence[int], attrs: Mapping[str, Any]) -> Window:
+def pool_window(
+    shape: Shape, kernel_shape: Sequence[int], attrs: Mapping[str, Any], may_exceed: bool = False
+) -> Window:
     if len(shape) < 3:
         raise ValueError(f"the input has {len(shape)} axes, pooling needs 3 or more")
     window = resolve_window(
@@ -25,6 +27,7 @@ def pool_window(shape: Shape, kernel_shape: Sequence[int], attrs: Mapping[str, A
         attrs.get("pads"),
         attrs.get("auto_pad", "NOTSET"),
         attrs.get("ceil_mode", 0) == 1,
+        may_exceed,
     )
     given = zip(window.kernel * 2, attrs.get("pads") or (), strict=False)
     if any(pad >= size for size, pad in given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -123,6 +124,21 @@ class _Forest:
             total[start : start + step] = found.reshape(-1, n_targets)
         return total / len(self.roots) if how == "AVERAGE" else total
 
+    def voted(self, x: Array, n_targets: int, walk: Walk | None = None) -> Array:
+        """[rows, targets]: whether a leaf that the row reaches votes for the target."""
+        seen = np.bincount(self.targets, minlength=n_targets) > 0
+        if self.is_even:
+            return np.broadcast_to(seen, (len(x), n_targets))
+        votes = dataclasses.replace(self, weights=np.ones_like(self.weights))
+        return votes.combined(x, n_targets, "SUM", walk) > 0
+
+    @functools.cached_property
+    def is_even(self) -> bool:
+        """True if every leaf votes for all targets that any leaf votes for."""
+        counts = np.diff(self.first_vote)
+        pairs = np.stack([np.repeat(np.arange(len(counts)), counts), self.targets])
+        return bool(np.unique(pairs, axis=1).shape[1] == len(counts) * np.unique(self.targets).size)
+
 
 Walk = Callable[[_Forest, Array], Array]
 BLOCK = 1 << 16
@@ -147,7 +163,7 @@ def tree_ensemble(
     if "forest" not in kept:
         kept["forest"] = _new_forest(**attrs)
     total = kept["forest"].combined(x, n_targets, _AGGREGATES[aggregate_function], walk)
-    return narrowed(transformed(total, _TRANSFORMS[post_transform]), x.dtype)
+    return narrowed(_finished(total, _TRANSFORMS[post_transform]), x.dtype)
 
 
 def _new_forest(
@@ -265,10 +281,18 @@ def _old_forest(attrs: Mapping[str, Any], prefix: str) -> tuple[_Forest, Array]:
     return forest, weights
 
 
-def _with_base(total: Array, attrs: dict[str, Any]) -> Array:
+def _base_values(attrs: Mapping[str, Any], count: int, may_be_one: bool) -> Array:
+    """The base values, none or one a target. Raises: ValueError for another number, as onnxruntime does."""
     base = attrs.get("base_values_as_tensor")
-    values = attrs.get("base_values") if base is None else base
-    return total if values is None or not len(values) else np.asarray(total + np.asarray(values))
+    values = np.asarray(attrs.get("base_values") or () if base is None else base, np.float64).reshape(-1)
+    if values.size not in (0, count) and not (may_be_one and values.size == 1):
+        raise ValueError(f"{values.size} base_values for {count} targets or classes")
+    return values
+
+
+def _finished(total: Array, kind: str) -> Array:
+    """The scores of a regression. onnxruntime transforms those of a single target by PROBIT alone."""
+    return transformed(total, kind if total.shape[1] > 1 or kind == "PROBIT" else "NONE")
 
 
 def _forest_of(attrs: dict[str, Any], prefix: str, kept: dict[str, Any] | None) -> tuple[_Forest, Array]:
@@ -292,24 +316,45 @@ def tree_ensemble_regressor(
 ) -> Array:
     """Leaves reached, combined by target, plus base values."""
     forest, _ = _forest_of(attrs, "target", kept)
-    total = forest.combined(x, n_targets, aggregate_function, walk)
-    return narrowed(transformed(_with_base(total, attrs), attrs.get("post_transform", "NONE")), FLOAT32)
+    total, base = forest.combined(x, n_targets, aggregate_function, walk), _base_values(attrs, n_targets, False)
+    if base.size:  # onnxruntime leaves it out where no leaf votes
+        total = np.where(forest.voted(x, n_targets, walk), total + base, 0) if n_targets > 1 else total + base
+    return narrowed(_finished(total, attrs.get("post_transform", "NONE")), FLOAT32)
 
 
 @kernel("TreeEnsembleClassifier", (1, 3), domain=ML)
 def tree_ensemble_classifier(
     x: Array, *, kept: dict[str, Any] | None = None, walk: Walk | None = None, **attrs: Any
 ) -> tuple[Array, Array]:
-    """The class with the greatest sum of leaf weights, and the sums."""
+    """The class with the greatest sum of leaf weights, of those that a leaf of the row votes for, and the sums."""
     forest, weights = _forest_of(attrs, "class", kept)
     ints, strings = attrs.get("classlabels_int64s"), attrs.get("classlabels_strings")
-    n_classes = len(ints or strings or ())
-    total = _with_base(forest.combined(x, n_classes, "SUM", walk), attrs)
-    kind = attrs.get("post_transform", "NONE")
-    if n_classes == 2 and len(set(attrs["class_ids"])) == 1:
-        only = attrs["class_ids"][0]
-        score, is_share = total[:, only], weights.min(initial=0) >= 0
-        chosen = (score > (0.5 if is_share else 0)).astype(np.int64)
-        scores = transformed(total, kind) if only == 1 else binary_scores(score, kind, is_share)
-        return class_labels(chosen, ints, strings), narrowed(scores, FLOAT32)
-    return class_labels(total.argmax(1), ints, strings), narrowed(transformed(total, kind), FLOAT32)
+    n_classes, kind = len(ints or strings or ()), attrs.get("post_transform", "NONE")
+    total, base = forest.combined(x, n_classes, "SUM", walk), _base_values(attrs, n_classes, n_classes == 2)
+    voted = forest.voted(x, n_classes, walk)
+    if n_classes == 2:
+        is_single, is_share = len(set(attrs["class_ids"])) == 1, weights.min(initial=0) >= 0
+        chosen, scores = _two_classes(total, voted, base, kind, is_share and is_single)
+        return class_labels(chosen, ints if is_single else None, strings), narrowed(scores, FLOAT32)
+    total = total + base if base.size else total
+    best = (total if base.size else np.where(voted, total, -np.inf)).argmax(1)
+    return class_labels(best, ints, strings), narrowed(transformed(total, kind), FLOAT32)
+
+
+def _two_classes(total: Array, voted: Array, base: Array, kind: str, is_share: bool) -> tuple[Array, Array]:
+    """The numbers of the chosen classes, and both scores, of which a row's leaves may make one: a sum without votes is written as 0.
+
+    Source: onnxruntime's ``TreeAggregatorClassifier``; ONNX does not say it. A second base value goes with the first sum.
+    """
+    (first, second), (has_first, has_second) = total.T, voted.T
+    if base.size == 2:
+        second = np.where(has_second, first + base[1], second + base[1])
+        first = np.where(has_second, -second, first + base[0])
+    elif base.size:
+        first = first + base[0]
+    alone, sure = np.where(has_first, first, 0), np.where(has_second, second, 0)
+    chosen = np.where(has_second, second, alone) > (0.5 if is_share else 0)
+    scores = transformed(np.stack([alone, sure], 1), kind)
+    if base.size < 2 and not has_second.all():
+        scores = np.where(has_second[:, None], scores, binary_scores(alone, kind, is_share))
+    return chosen.astype(np.int64), scores

@@ -39,8 +39,9 @@ def resolve_window(
     pads: Sequence[int] | None,
     auto_pad: str,
     ceil_mode: bool = False,
+    may_exceed: bool = False,
 ) -> Window:
-    """The window over spatial ``dims``.
+    """The window over spatial ``dims``. ``may_exceed``: it may be larger than they are.
 
     Raises: ValueError for attributes of the wrong length or out of range.
     """
@@ -72,10 +73,10 @@ def resolve_window(
     sizes = []
     for dim, low, high, span, stride in zip(dims, before, after, spans, strides, strict=True):
         room = dim + low + high - span
-        size = (-(-room // stride) if ceil_mode else room // stride) + 1
+        size = (-(-room // stride) if ceil_mode or (may_exceed and room < 0) else room // stride) + 1
         if ceil_mode and (size - 1) * stride >= dim + low:
             size -= 1
-        if size < 0 or (room < 0 and not (ceil_mode and size)):
+        if size < 0 or (room < 0 and not may_exceed and not (ceil_mode and size)):
             raise ValueError(f"a window of {span} does not fit into {dim} with pads {low} and {high}")
         sizes.append(size)
     return Window(kernel, strides, dilations, tuple(before), tuple(after), tuple(sizes))

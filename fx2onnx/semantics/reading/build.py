@@ -208,7 +208,7 @@ class GraphBuilder:
         names = [text.name for text, _ in nodes if text.name and text.op_type != "Constant"]
         if len(set(names)) < len(names):
             distinct(names, "node name")
-        for text, attributes in in_order(nodes, known, where):
+        for text, attributes in in_order(nodes, known, where, self.depth == 0):
             self.add_node(text, attributes)
 
     def find(self, name: str) -> int | None:

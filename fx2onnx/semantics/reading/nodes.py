@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import collections
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,6 +26,7 @@ from fx2onnx.semantics.schemas import (
     signature_of,
 )
 
+logger = logging.getLogger("fx2onnx.runner")
 LINE_CHARS = 200
 """Longer lines about a node are cut: they stand in error messages."""
 
@@ -102,20 +104,29 @@ def distinct(names: Iterable[str], what: str) -> list[str]:
     return result
 
 
-def in_order(nodes: list[Node], known: Iterable[str], where: str) -> list[Node]:
-    """The nodes so that each comes after those it reads; unchanged where that holds already.
+def in_order(nodes: list[Node], known: Iterable[str], where: str, is_main: bool) -> list[Node]:
+    """The nodes so that each comes after those it reads; unchanged where that holds already. Of Constant nodes of the main graph that
+    make one value, the last one, as onnxruntime does.
 
     Raises: UserError E303 for a value with two definitions, and for a cycle.
     """
     defined = set(known)
     producer: dict[str, int] = {}
+    replaced: set[int] = set()
     for position, (text, _) in enumerate(nodes):
         for name in text.outputs:
             if name:
                 if name in defined:
-                    raise UserError("E303", f"{name!r} has two definitions in {where!r}", node=str(text))
+                    first = producer.get(name)
+                    both = {nodes[first][0].op_type, text.op_type} if is_main and first is not None else set()
+                    if first is None or both != {"Constant"}:
+                        raise UserError("E303", f"{name!r} has two definitions in {where!r}", node=str(text))
+                    logger.warning("several Constant nodes make %r: the last one counts", name)
+                    replaced.add(first)
                 defined.add(name)
                 producer[name] = position
+    if replaced:
+        return in_order([node for place, node in enumerate(nodes) if place not in replaced], known, where, is_main)
     return nodes if _is_sorted(nodes, producer) else _sorted(nodes, producer)
 
 

@@ -7,7 +7,7 @@ that lies between two codes may become the other one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
 
@@ -28,9 +28,10 @@ from fx2onnx.semantics.kernels.integer_products import (
     to_int32,
 )
 from fx2onnx.semantics.kernels.matmul import integer_product, matmul_shape
-from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, max_pool, pool_infer
+from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, over_windows, pool_infer, pool_window
 from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_infer, quantize_linear
 from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
+from fx2onnx.semantics.kernels.windows import Window
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import Facts, Prepared, kernel
 from fx2onnx.semantics.types import FLOAT32, Array, Spec
@@ -113,21 +114,17 @@ def qlinear_global_average_pool(
 
 
 @kernel("NhwcMaxPool", domain=MICROSOFT)
-def nhwc_max_pool(x: Array, **attrs: Any) -> Array:
-    """The maximum of each window; channels are the last axis, here one more over which windows of one channel move."""
-    if x.ndim < 3:
-        raise ValueError(f"the input has {x.ndim} axes, it must have 3 or more")
-    n = x.ndim - 2
-    for name in ("kernel_shape", "strides", "dilations"):
-        if attrs.get(name) is not None:
-            attrs[name] = [*attrs[name], 1]
-    if attrs.get("pads") is not None:
-        attrs["pads"] = [*attrs["pads"][:n], 0, *attrs["pads"][n:], 0]
-    (shape, dtype), *_ = pool_infer([x[:, None]], attrs)
-    check_shape(shape, dtype)
-    y = np.empty(shape, dtype)
-    max_pool([y], x[:, None], **attrs)
-    return y[:, 0]
+def nhwc_max_pool(x: Array, *, kernel_shape: Sequence[int], **attrs: Any) -> Array:
+    """The maximum of each window, which may be larger than the image; channels are the last axis, over which windows of one move."""
+    channels = x.shape[-1] if x.ndim else 0
+    window = pool_window((len(x), channels, *x.shape[1:-1]), kernel_shape, attrs, may_exceed=True)
+    shape = (len(x), *window.out, channels)
+    check_shape(shape, x.dtype)
+    if 0 in shape:
+        return np.empty(shape, x.dtype)
+    last = zip(astuple(window), (1, 1, 1, 0, 0, channels), strict=True)
+    whole = Window(*((*sizes, size) for sizes, size in last))
+    return over_windows(x[:, None], whole, np.maximum, integer_range(x.dtype)[0])[:, 0]
 
 
 @kernel("QLinearConv", domain=MICROSOFT)

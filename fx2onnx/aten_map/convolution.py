@@ -77,13 +77,22 @@ def convolved(
     else:
         for name in ("strides", "pads"):
             attrs[name] = [fixed(number, f"{name} of a transposed convolution") for number in attrs[name]]
-        attrs["output_padding"] = as_list(output_padding, spatial)
+        extra = attrs["output_padding"] = as_list(output_padding, spatial)
+        wanted = _transposed_dims(op.dims(value), op.dims(weight), attrs)
+        attrs["output_padding"] = [  # one of a size is cut from the largest that PyTorch takes
+            max(step, by) - 1 if isinstance(each, Dim) else each
+            for each, step, by in zip(extra, attrs["strides"], dilations, strict=True)
+        ]
         outputs = [(dtype, _transposed_dims(op.dims(value), op.dims(weight), attrs))]
-        if any(isinstance(extra, int) and extra < 0 for extra in attrs["output_padding"]):
+        if any(each < 0 for each in attrs["output_padding"]):
             raise UserError("E203", "ONNX has no convolution with negative output padding", next="crop the result")
-        if any(extra >= step for extra, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
+        if any(each >= step for each, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
             _cut_less(attrs, spatial)
         result = _transposed(op, value, weight, bias, attrs, outputs)
+        if any(isinstance(each, Dim) for each in extra):
+            axes = op.const(np.arange(2, 2 + spatial))
+            ends = op.sizes(list(wanted[2:]))
+            result = op.Slice(result, op.const([0] * spatial), ends, axes, outputs=[(dtype, wanted)])
     return result if batched else squeeze(op, result, 0)
 
 

@@ -39,6 +39,7 @@ def images(x: torch.Tensor) -> torch.Tensor:
     return x.t()[None, :, :, None] * x.t()[None, :, None, :]
 
 
+_UP = torch.nn.ConvTranspose2d(4, 2, 3, stride=2, padding=1)
 OPERATORS: Mapping[str, Program] = {
     "squeeze": lambda x: x[None, :, None].squeeze(),
     "squeeze of the size": lambda x: x.squeeze(0) * 2,
@@ -47,6 +48,11 @@ OPERATORS: Mapping[str, Program] = {
     "squeeze of a part": lambda x: x[: x.shape[0] // 3].squeeze(0),
     "squeeze and its rank": lambda x: x * x.squeeze().dim(),
     "singular values": lambda x: torch.linalg.svdvals(x) * torch.linalg.matrix_norm(x, -2),
+    "singular values of columns": lambda x: torch.linalg.svdvals(x.t()) * torch.linalg.matrix_norm(x.t(), "nuc"),
+    "rank": lambda x: torch.linalg.matrix_rank(x) + torch.linalg.matrix_rank(x.t(), atol=0.1) + torch.linalg.matrix_rank(x[:, :2].t(), rtol=0.1),
+    "pseudo-inverse": lambda x: torch.linalg.pinv(x[:, :3]) + torch.linalg.pinv(x.t()[:3]).t(),
+    "pseudo-inverse with a limit": lambda x: torch.linalg.pinv(x, atol=0.0) + torch.linalg.pinv(x, atol=torch.tensor(0.5)),
+    "least squares": lambda x: torch.linalg.lstsq(x[:, :2], x[:, 2:]).solution,
     "norm by rows": lambda x: torch.linalg.matrix_norm(x, float("inf")) + torch.linalg.matrix_norm(x, 1, keepdim=True),
     "least norm by columns": lambda x: torch.linalg.matrix_norm(x, -1, dtype=torch.float64),
     "condition number": lambda x: torch.linalg.cond(x[:, :2]) + torch.linalg.cond(x[:, 1:2], -2),
@@ -306,6 +312,9 @@ OPERATORS: Mapping[str, Program] = {
     "conv2d": lambda x: F.conv2d(images(x), torch.ones(2, 4, 3, 2), padding=(1, 1), dilation=(1, 2)),
     "conv2d of the batch": lambda x: F.conv2d(x[None].expand(2, -1, -1)[..., None], torch.ones(x.shape[0], 1, 2, 1), groups=x.shape[0]),
     "conv_transpose1d": lambda x: F.conv_transpose1d(x.t()[None], torch.ones(4, 2, 3), stride=2, output_padding=1),
+    "conv_transpose1d to a size": lambda x: F.conv_transpose1d(x.t()[None, :, ::3], torch.ones(4, 2, 2), torch.ones(2), stride=3, output_padding=x.shape[0] % 3),
+    "conv_transpose1d to a padded size": lambda x: F.conv_transpose1d(x.t()[None], torch.ones(4, 2, 3), stride=2, padding=1, dilation=3, output_padding=x.shape[0] % 3),
+    "ConvTranspose2d to the size before": lambda x: _UP(images(x)[..., ::2, ::2], output_size=images(x).shape),
     "conv_transpose1d by the input": lambda x: F.conv_transpose1d(torch.ones(1, 4, 5), x.t()[:, None]),
     "conv_transpose1d of groups": lambda x: F.conv_transpose1d(x[None], torch.ones(x.shape[0], 1, 2), groups=x.shape[0]),
     "conv_transpose2d": lambda x: F.conv_transpose2d(images(x), torch.ones(4, 2, 2, 2), stride=2, padding=1),
@@ -316,6 +325,10 @@ OPERATORS: Mapping[str, Program] = {
     "glu": lambda x: F.glu(torch.cat([x, x]), 0),
     "renorm": lambda x: x.renorm(2, 0, 1.0),
     "trapezoid": lambda x: torch.trapezoid(x, dim=0),
+    "whole linspace": lambda x: torch.linspace(-2.7, 9.9, x.shape[0], dtype=torch.int64) + torch.linspace(9, x.shape[0] * 1.5, x.shape[0], dtype=torch.int32),
+    "linspace of bytes": lambda x: torch.linspace(x[0, 0].abs() + 7, 2, x.shape[0], dtype=torch.uint8),
+    "linspace into integers": lambda x: torch.linspace(0, 7, x.shape[0], out=torch.empty(0, dtype=torch.int16)),
+    "whole logspace": lambda x: torch.logspace(0.5, 2, x.shape[0], dtype=torch.int64) * torch.logspace(0, 6, x.shape[0], 2, out=torch.empty(0, dtype=torch.int64)),
     "lerp": lambda x: torch.lerp(x, x.flip(0), torch.linspace(0, 1, x.shape[0])[:, None]),
     "cov": lambda x: torch.cov(x.t(), correction=0),
     "heaviside": lambda x: torch.heaviside(x, x[:1] * 0 + 0.5),

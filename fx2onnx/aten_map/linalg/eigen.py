@@ -14,7 +14,7 @@ from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, positions, row_of, turned
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.sorting import sort
-from fx2onnx.aten_map.table.axes import fixed, whole
+from fx2onnx.aten_map.table.axes import whole
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
@@ -122,9 +122,9 @@ def orthogonalized(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value, ir.V
 
 
 def tall(op: Emit, matrix: ir.Value) -> tuple[ir.Value, bool]:
-    """The matrix, or its transpose where it is wider than high; and whether it is the transpose."""
+    """The matrix, or its transpose where it is wider than high, or may be; and whether it is the transpose."""
     rows, columns = op.dims(matrix)[-2:]
-    is_wide = isinstance(rows, int) and isinstance(columns, int) and rows < columns
+    is_wide = isinstance(rows, int) and (not isinstance(columns, int) or rows < columns)
     return (turned(op, matrix) if is_wide else matrix), is_wide
 
 
@@ -139,11 +139,10 @@ def symmetric(op: Emit, matrix: ir.Value, lower: bool) -> ir.Value:
 
 
 def singular_values(op: Emit, matrix: ir.Value) -> ir.Value:
-    """The singular values in descending order, in float64. A matrix with fewer rows than columns, as one of dynamic
-    rows may be, has only as many."""
+    """The singular values in descending order, in float64: as many as the smaller size, which may be the dynamic one."""
     values = sort(op, orthogonalized(op, tall(op, matrix)[0])[2], -1, True)[0]
     rows, columns = op.dims(matrix)[-2:]
-    if not isinstance(rows, Dim):
+    if isinstance(rows, int) and isinstance(columns, int):
         return values
     count = whole(apply("min", rows, columns))
     return op.Slice(values, [0], op.sizes([count]), [-1], outputs=[(WORK, (*op.dims(values)[:-1], count))])
@@ -175,18 +174,21 @@ def epsilon_of(op: Emit, matrix: ir.Value) -> float:
     return float(torch.finfo(TORCH_DTYPES[op.dtype(matrix)]).eps)
 
 
+def noise(op: Emit, matrix: ir.Value) -> ir.Value:
+    """eps * max(M, N), which is what rounding makes of a singular value of 0 beside one of 1."""
+    return op.Mul(op.size(apply("max", *op.dims(matrix)[-2:]), WORK), op.const(epsilon_of(op, matrix), WORK))
+
+
 def cutoff(op: Emit, matrix: ir.Value, largest: ir.Value, atol: Any, rtol: Any) -> ir.Value:
     """max(atol, rtol * largest) as [*]; rtol is eps * max(M, N) where neither is given, 0 where only atol is."""
-    rows, columns = op.dims(matrix)[-2:]
     if rtol is None:
-        epsilon = epsilon_of(op, matrix) * max(int(rows), int(columns))  # type: ignore[arg-type]
         if atol is None:
-            rtol = epsilon
+            rtol = noise(op, matrix)
         elif isinstance(atol, ir.Value):
-            relative = op.Where(op.Greater(op.cast(atol, WORK), 0), op.const(0.0, WORK), op.const(epsilon, WORK))
+            relative = op.Where(op.Greater(op.cast(atol, WORK), 0), op.const(0.0, WORK), noise(op, matrix))
             return op.Max(op.cast(atol, WORK), op.Mul(relative, largest))
         else:
-            rtol = 0.0 if atol > 0 else epsilon
+            rtol = 0.0 if atol > 0 else noise(op, matrix)
     relative = op.Mul(as_dtype(op, rtol, WORK), largest)
     return relative if atol is None else op.Max(as_dtype(op, atol, WORK), relative)
 
@@ -249,19 +251,17 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
     Source:  linalg_lstsq_out_info in ATen/native/BatchLinearAlgebra.cpp; the driver is gelsy unless one is named, and gels reads no rcond.
     """
     dtype, driver = op.result_dtype(), driver or "gelsy"
-    rows, columns = (fixed(size, "a size of the matrix of linalg_lstsq") for size in op.dims(self)[-2:])
     is_vector = op.rank(b) == 1 or (op.rank(self) - 1 == op.rank(b) and op.dims(b) == op.dims(self)[:-1])
     right = op.Unsqueeze(op.cast(b, WORK), axes=[op.rank(b)]) if is_vector else op.cast(b, WORK)
-    noise = epsilon_of(op, self) * max(rows, columns)
-    relative = noise if rcond is None or driver == "gels" else rcond
-    if driver == "gelsy" and not relative < 1:
+    relative: Any = noise(op, self) if rcond is None or driver == "gels" else rcond
+    if driver == "gelsy" and rcond is not None and not rcond < 1:
         raise UserError(
             "E203",
             f"linalg_lstsq with rcond={relative} and the driver gelsy",
             why="it leaves out all columns but one of a factorisation with pivots",
             next="pass an rcond below 1, or driver='gelsd'",
         )
-    if (driver == "gelsd" and not 0 < relative < 1) or (driver == "gelss" and relative < 0):  # as LAPACK takes it
+    if rcond is not None and ((driver == "gelsd" and not 0 < rcond < 1) or (driver == "gelss" and rcond < 0)):  # as LAPACK takes it
         relative = epsilon_of(op, self) / 2
     inverse = pseudo_inverse(op, self, 0.0, relative, False)
     solution = op.MatMul(inverse, right)
@@ -272,7 +272,7 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
     if 0 not in op.result_dims(1):
         residuals = op.reshape(op.cast(reduce(op, "ReduceSumSquare", gaps, -2), dtype), op.result_dims(1))
     if values is not None:
-        limit = op.Mul(op.ReduceMax(values, axes=[-1], keepdims=1), op.const(relative, WORK))
+        limit = op.Mul(op.ReduceMax(values, axes=[-1], keepdims=1), as_dtype(op, relative, WORK))
         rank = reduce(op, "ReduceSum", op.cast(op.Greater(values, limit), D.INT64), -1)
     if values is not None and driver in ("gelsd", "gelss"):
         singular = op.cast(values, dtype)

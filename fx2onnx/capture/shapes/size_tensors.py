@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
+from fx2onnx.capture.python.file_names import to_int
 from fx2onnx.capture.shapes import size_literals
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import DimNode
@@ -72,11 +73,28 @@ def _linspace(original: Function) -> Function:
             return original(start, end, steps, **kwargs)
         if "out" in kwargs:
             return _into(linspace(start, end, steps, dtype=kwargs["out"].dtype), kwargs["out"])
-        index = torch.arange(steps, dtype=kwargs.get("dtype") or torch.get_default_dtype(), device=kwargs.get("device"))
-        step = (end - start) / max(steps - 1, 1)
-        return torch.where(index * 2 < steps, start + step * index, end - step * (steps - 1 - index))
+        return _spaced(start, end, steps, **kwargs)
 
     return linspace
+
+
+@answers_for_caller
+def _spaced(
+    start: Number, end: Number, steps: Number, *, base: Number = None, dtype: Number = None, **made: Number
+) -> Number:
+    """Numbers from ``start`` to ``end``, as exponents of a ``base``. Integers are what is left of those between whole ends, but
+    for the one power of a ``start``.
+    """
+    dtype, first = dtype or torch.get_default_dtype(), start
+    is_whole = not (dtype.is_floating_point or dtype.is_complex)
+    if is_whole:
+        start, end = (each.to(dtype).double() if isinstance(each, torch.Tensor) else to_int(each) for each in (start, end))
+    index = torch.arange(steps, dtype=torch.float64 if is_whole else dtype, device=made.get("device"))
+    step = (end - start) / max(steps - 1, 1)
+    found = torch.where(index * 2 < steps, start + step * index, end - step * (steps - 1 - index))
+    if base is None:
+        return found.to(dtype)
+    return torch.pow(base, found + (first - start) * max(2 - steps, 0) if is_whole else found).to(dtype)
 
 
 @answers_for_caller
@@ -84,7 +102,7 @@ def _logspace(
     start: Number, end: Number, steps: Number, base: float = 10.0, *, out: Number = None, **made: Number
 ) -> Number:
     """base ** linspace(start, end, steps)."""
-    value = torch.pow(base, torch.linspace(start, end, steps, **({"dtype": out.dtype} if out is not None else made)))
+    value = _spaced(start, end, steps, base=base, **({"dtype": out.dtype} if out is not None else made))
     return value if out is None else _into(value, out)
 
 

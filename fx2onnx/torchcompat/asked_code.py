@@ -268,4 +268,9 @@ def raises_in_eager(frame: FrameType) -> bool:
     is_asked = is_user(above.f_code) or id(above.f_code) in ANSWERING  # ours that answer stand for the user's call
     is_check = code.co_name.startswith("_check") and code is not above.f_code and is_asked
     is_assert = code.co_name == "_assert" and code.co_filename == torch.__file__
-    return is_user(code) or code is end_by_data.__code__ or is_check or is_assert or code.co_filename.startswith(_NN)
+    return is_of_modules(code) or code is end_by_data.__code__ or is_check or is_assert
+
+
+def is_of_modules(code: CodeType) -> bool:
+    """Return whether code is the user's, a library's, or that of ``torch.nn``, which is written as they are."""
+    return is_user(code) or code.co_filename.startswith(_NN)

@@ -145,3 +145,16 @@ def test_a_number_of_parts_that_data_tells_is_an_error_that_says_so(program: Cal
     assert caught.value.code == "E104"
     assert "how many parts" in caught.value.what
     assert caught.value.where is not None
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+@pytest.mark.parametrize("options", [{"batch_chunk_size": 2}, {"chunking_method": "auto"}, {}])
+def test_code_of_torchs_modules_takes_a_size_for_an_int(options: dict[str, Any], reduction: str) -> None:
+    made = getattr(torch.nn, "LinearCrossEntropyLoss", None)
+    if made is None:
+        pytest.skip("this release of torch has no module that asks whether a size is an int")
+    from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
+
+    loss = made(5, 4, reduction=reduction, options=LinearCrossEntropyOptions(**options))
+    sample, *others = [(torch.randn(n, 5), torch.arange(n) % 4) for n in (8, 3, 17, 1)]
+    check(loss, sample, others=others, dynamic_shapes=({0: "n"}, {0: "n"}))

@@ -19,7 +19,7 @@ from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.sizes.expr import Dim, DimLike, apply
+from fx2onnx.sizes.expr import DimLike, apply
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -261,7 +261,9 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
             why="it leaves out all columns but one of a factorisation with pivots",
             next="pass an rcond below 1, or driver='gelsd'",
         )
-    if rcond is not None and ((driver == "gelsd" and not 0 < rcond < 1) or (driver == "gelss" and rcond < 0)):  # as LAPACK takes it
+    if rcond is not None and (
+        (driver == "gelsd" and not 0 < rcond < 1) or (driver == "gelss" and rcond < 0)
+    ):  # as LAPACK takes it
         relative = epsilon_of(op, self) / 2
     inverse = pseudo_inverse(op, self, 0.0, relative, False)
     solution = op.MatMul(inverse, right)

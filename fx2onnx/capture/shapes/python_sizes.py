@@ -36,7 +36,8 @@ from fx2onnx.capture.shapes.size_math import (
 )
 from fx2onnx.capture.shapes.symnode import DimNode, may_be_size, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply, is_real_number
-from fx2onnx.torchcompat.frames import asked_by_user, is_user
+from fx2onnx.torchcompat.asked_code import is_of_modules
+from fx2onnx.torchcompat.frames import asked_by_user
 from fx2onnx.torchcompat.thread_state import list_device_constructors
 from fx2onnx.torchcompat.versions import find
 
@@ -312,11 +313,11 @@ def _class_is(kind: type, number: type) -> None:
 
 @functools.cache
 def _class_of(kind: type, number: type) -> property:
-    """The user's code is answered as in eager PyTorch, torch's as it is."""
+    """The user's code and that of ``torch.nn`` are answered as in eager PyTorch, torch's as it is."""
 
     @answers_for_caller
     def get(self: object) -> type:
-        return number if THREAD.captures and is_user(sys._getframe(1).f_code) else kind
+        return number if THREAD.captures and is_of_modules(sys._getframe(1).f_code) else kind
 
     return property(get)
 

@@ -88,7 +88,9 @@ def _spaced(
     dtype, first = dtype or torch.get_default_dtype(), start
     is_whole = not (dtype.is_floating_point or dtype.is_complex)
     if is_whole:
-        start, end = (each.to(dtype).double() if isinstance(each, torch.Tensor) else to_int(each) for each in (start, end))
+        start, end = (
+            each.to(dtype).double() if isinstance(each, torch.Tensor) else to_int(each) for each in (start, end)
+        )
     index = torch.arange(steps, dtype=torch.float64 if is_whole else dtype, device=made.get("device"))
     step = (end - start) / max(steps - 1, 1)
     found = torch.where(index * 2 < steps, start + step * index, end - step * (steps - 1 - index))

@@ -71,6 +71,12 @@ CASES = [
     Case("BifurcationDetector", {"s": np.array([1, 2, 3, 2, 3]), "c": np.array([1, 2, 3]), "p": number(0, I64)}, "t m"),
     Case("DynamicTimeWarping", {"x": PATH}),
     Case("DynamicTimeWarping", {"x": np.ones((1, 3, 3), F32)}),
+    *[Case("DynamicTimeWarping", {"x": draw(rows, columns)}) for rows, columns in ((1, 7), (7, 1), (9, 20), (20, 9))],
+    *[Case("DynamicTimeWarping", {"x": ids(11, 8, most=most).astype(F32)}) for most in (1, 2, 5)],
+    *[
+        Case("DynamicTimeWarping", {"x": np.where(ids(6, 9, most=5) == 0, F32(value), draw(6, 9))})
+        for value in (np.nan, np.inf)
+    ],
     *[
         Case(
             "CropAndResize",

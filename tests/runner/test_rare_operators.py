@@ -135,7 +135,7 @@ def blocks() -> list[Case]:
     packed = numbers("uint8", 6, 32), np.array([[0, 5], [3, -1]]), abs(numbers("float32", 6, 4))
     for points in (None, numbers("uint8", 6, 2)):
         made.append(Case("GatherBlockQuantized", [*packed, *([] if points is None else [points])], domain=MICROSOFT, bits=4, block_size=16))  # fmt: skip
-    for steps in (1, 7):
+    for steps in (1, 7, 150):
         q, k, v = (numbers("float32", 2, steps, width, scale=0.3) for width in (24, 12, 6))
         for rule, rest in (("linear", []), ("gated_delta", [-abs(numbers("float32", 2, steps, 3)), abs(numbers("float32", 2, steps, 3))])):  # fmt: skip
             past = numbers("float32", 2, 3, 4, 2)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, ordered
-from fx2onnx.semantics.kernels.contrib.arrays import dynamic_time_warping
+from fx2onnx.semantics.kernels.contrib.arrays import dynamic_time_warping, ways_by_cell
 from fx2onnx.semantics.kernels.vision import best_boxes
 from fx2onnx.semantics.types import FLOAT32, INT64, Array
 
@@ -123,25 +123,7 @@ def call_TopK(
     return (values, places) if _top_k(rows, *given) else None
 
 
-@compiled
-def _ways(costs: Array, total: Array, came: Array) -> None:
-    """Shapes: costs [rows, columns]; total [columns + 1], minus the row that was last; came [rows + 1, columns + 1]."""
-    for j in range(total.size):
-        total[j] = np.inf
-    total[0] = 0
-    for i in range(costs.shape[0]):
-        across = total[0]
-        total[0] = np.inf
-        for j in range(costs.shape[1]):
-            up, left = total[j + 1], total[j]
-            way, least = 2, left
-            if across < up and across < left:
-                way, least = 0, across
-            elif up < across and up < left:
-                way, least = 1, up
-            across = up
-            total[j + 1] = costs[i, j] + least
-            came[i + 1, j + 1] = way
+_ways = compiled(ways_by_cell)
 
 
 def _ways_of(costs: Array) -> Array:

@@ -239,6 +239,9 @@ _UPDATE_RULES = {"linear": (False, False), "gated": (True, False), "delta": (Fal
 
 def _advance(q: Array, k: Array, v: Array, fade: Array | None, gate: Array | None, state: Array, y: Array) -> None:
     """y = what all steps of LinearAttention read; the state, [batch, heads, depth, width], becomes the last one."""
+    if fade is None and gate is None:
+        _advance_plainly(q, k, v, state, y)
+        return
     room, shape = np.empty(state.shape, np.float32), (*state.shape[:2], y.shape[1] // state.shape[1], *y.shape[2:])
     read, asked = y.reshape(shape), q.reshape(*shape[:4], q.shape[3])
     for step in range(y.shape[2]):
@@ -249,6 +252,23 @@ def _advance(q: Array, k: Array, v: Array, fade: Array | None, gate: Array | Non
             written = gate[:, :, step, None] * (written - np.matmul(k[:, :, step, None], state))
         np.add(state, np.multiply(k[:, :, step, :, None], written, out=room), out=state)
         np.matmul(asked[:, :, :, step], state, out=read[:, :, :, step])
+
+
+MOST_STEPS = 64
+"""Steps whose products with one another are computed at a time."""
+
+
+def _advance_plainly(q: Array, k: Array, v: Array, state: Array, y: Array) -> None:
+    """``_advance`` where the state neither decays nor is corrected: sums of products, which take whole matrices of steps."""
+    batch, heads, steps, _ = k.shape
+    for start in range(0, steps, MOST_STEPS):
+        asked, keys, values = (one[:, :, start : start + MOST_STEPS] for one in (q, k, v))
+        asked = asked.reshape(batch, heads, -1, *asked.shape[2:])
+        seen = np.tril(np.matmul(asked, keys.swapaxes(2, 3)[:, :, None]))
+        read = np.matmul(seen, values[:, :, None])
+        read += np.matmul(asked, state[:, :, None])
+        y[:, :, start : start + MOST_STEPS] = read.reshape(batch, -1, *read.shape[3:])
+        state += np.matmul(keys.swapaxes(2, 3), values)
 
 
 @kernel("LinearAttention", 27)

@@ -176,36 +176,65 @@ def bifurcation_detector(
     return tokens.copy(), np.asarray(match, INT64)
 
 
+def ways_by_cell(costs: Array, total: Array, came: Array) -> None:
+    """``_ways`` of one cell after the other.
+
+    Shapes: costs [rows, columns]; total [columns + 1], minus the row that was last; came [rows + 1, columns + 1].
+    """
+    for j in range(total.size):
+        total[j] = np.inf
+    total[0] = 0
+    for i in range(costs.shape[0]):
+        across = total[0]
+        total[0] = np.inf
+        for j in range(costs.shape[1]):
+            up, left = total[j + 1], total[j]
+            way, least = 2, left
+            if across < up and across < left:
+                way, least = 0, across
+            elif up < across and up < left:
+                way, least = 1, up
+            across = up
+            total[j + 1] = costs[i, j] + least
+            came[i + 1, j + 1] = way
+
+
 def _ways(costs: Array) -> Array:
-    """[rows + 1, columns + 1]: from where the cheapest path comes to each cell: across 0, from above 1, from the left 2.
+    """[rows + 1, columns + 1]: from where the cheapest path comes to each cell: across 0, from above 1, from the left 2, and that
+    where the other two are alike.
 
     One diagonal at a time, so that all numbers that it needs are there.
     """
     rows, columns = costs.shape
-    size = rows + columns + 1
-    skewed, place = (
-        np.full((size, rows + 1), np.inf, costs.dtype),
-        np.add.outer(np.arange(rows), np.arange(columns)) + 2,
-    )
-    row = np.broadcast_to(np.arange(1, rows + 1)[:, None], costs.shape)
-    skewed[place, row] = costs
-    is_across, is_up = np.zeros((2, size, rows + 1), np.bool_)
-    before, last, total = np.full((3, rows + 1), np.inf, costs.dtype)
-    before[0] = 0
-    for cost, from_across, from_up in zip(skewed[2:], is_across[2:, 1:], is_up[2:, 1:], strict=True):
-        count_iteration()
-        across, up, left, new = before[:-1], last[:-1], last[1:], total[1:]
-        from_across[...] = across < np.minimum(up, left)
-        from_up[...] = up < np.minimum(across, left)
-        np.copyto(new, left)
-        np.copyto(new, across, where=from_across)
-        np.copyto(new, up, where=from_up)
-        np.add(new, cost[1:], new)
-        before, last, total = last, total, before
-        total[0] = np.inf
-    came = np.full((rows + 1, columns + 1), -1, np.int8)
-    came[1:, 1:] = np.where(is_across, 0, np.where(is_up, 1, 2))[place, row]
+    came = np.empty((rows + 1, columns + 1), np.int8)
+    count_iteration(rows + columns)
+    if np.isnan(costs).any():
+        count_iteration(costs.size)
+        ways_by_cell(costs, np.empty(columns + 1, costs.dtype), came)
+        return came
+    least, are_alike, infinite = np.empty(rows, costs.dtype), np.empty(rows, np.bool_), np.asarray(np.inf, costs.dtype)
+    for may_tie in (False, True):
+        totals = np.full((rows + columns + 1, rows + 1), np.inf, costs.dtype)
+        _skewed(totals[2:, 1:], columns)[...] = costs
+        totals[0, 0] = 0
+        across, up, left = totals[:-2, :-1], totals[1:-1, :-1], totals[1:-1, 1:]
+        for one, above, beside, new in zip(across, up, left, totals[2:, 1:], strict=True):
+            np.minimum(one, above, out=least)
+            if may_tie:
+                np.copyto(least, infinite, where=np.equal(one, above, are_alike))
+            np.add(new, np.minimum(least, beside, out=least), new)
+        is_across, is_up = across < np.minimum(up, left), up < np.minimum(across, left)
+        if not ((across == up) & (across < left)).any():
+            break
+    ways = np.int8(2) - is_up - np.int8(2) * is_across
+    came[1:, 1:] = _skewed(ways, columns)
     return came
+
+
+def _skewed(diagonals: Array, columns: int) -> Array:
+    """[rows, columns] of an array whose row i + j holds them at place i."""
+    along, across = diagonals.strides
+    return np.lib.stride_tricks.as_strided(diagonals, (diagonals.shape[1], columns), (along + across, along))
 
 
 @kernel("DynamicTimeWarping", domain=MICROSOFT, shape_inputs=None)
@@ -216,10 +245,9 @@ def dynamic_time_warping(costs: Array, *, ways: Callable[[Array], Array] = _ways
         raise ValueError(f"costs of shape {list(costs.shape)}; they must be [M, N] or [1, M, N]")
     rows, columns = matrix.shape
     came = ways(np.ascontiguousarray(matrix))
-    came[0, :], came[:, 0] = 2, 1
     path = []
     row, column = rows, columns
-    while row > 0 or column > 0:
+    while row > 0 and column > 0:
         path.append((row - 1, column - 1))
         way = came[row, column]
         row, column = row - (way != 2), column - (way != 1)

@@ -69,3 +69,17 @@ def test_what_a_quantized_lstm_refuses(wrong: dict[str, Array], attrs: Any, mess
     model = model_of("DynamicQuantizeLSTM", feeds, "y", MICROSOFT, {"hidden_size": HIDDEN, **attrs})
     with pytest.raises(UserError, match=message):
         ort.InferenceSession(model).run(None, {name: value for name, value in feeds.items() if value is not None})
+
+
+def test_weights_that_are_fed_anew() -> None:
+    """A session keeps what it made of the weights; written over in place, or given by another array, they count."""
+    feeds = {name: value for name, value in operands("forward", I8, False).items() if value is not None}
+    model = model_of("DynamicQuantizeLSTM", operands("forward", I8, False), "y", MICROSOFT, {"hidden_size": HIDDEN})
+    session = ort.InferenceSession(model)
+    for name in ("w", "r", "ws", "rs", "rz"):
+        for _ in range(3):
+            session.run(None, feeds)
+        feeds[name][...] = feeds[name] + (1 if feeds[name].dtype == I8 else F32(0.01))
+        (again,) = ort.InferenceSession(model).run(None, feeds)
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(None, feeds)[0], again)

@@ -28,6 +28,7 @@ from fx2onnx.semantics.kernels.integer_products import (
     to_int32,
 )
 from fx2onnx.semantics.kernels.matmul import integer_product, matmul_shape
+from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, over_windows, pool_infer, pool_window
 from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_infer, quantize_linear
 from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
@@ -204,14 +205,21 @@ def matmul_integer_to_float(
     return y.astype(a_scale.dtype, copy=False)
 
 
-def quantized(x: Array) -> tuple[Array, np.float32, Array]:
-    """x as uint8 with the scale and zero point of its own range, as onnxruntime's products do it."""
+def steps_of_range(x: Array) -> tuple[Array, np.float32, np.float32]:
+    """x in whole steps of its own range from 0 on, the size of a step, and the zero point, as onnxruntime's products have them."""
     low, high = (np.float32(min(x.min(), 0)), np.float32(max(x.max(), 0))) if x.size else (np.float32(0),) * 2
     scale = np.float32((high - low) / np.float32(255)) if high != low else np.float32(1)
-    zero = np.clip(np.rint(-low / scale), 0, 255)
-    y = np.rint(x / scale)
-    y += zero
-    return np.clip(y, 0, 255).astype(np.uint8), scale, np.asarray(zero, np.uint8)
+    zero = min(max(np.rint(-low / scale), np.float32(0)), np.float32(255))
+    steps = np.divide(x, scale)
+    np.rint(steps, out=steps)
+    clip(steps, -zero, np.float32(255) - zero, steps)
+    return steps, scale, zero
+
+
+def quantized(x: Array) -> tuple[Array, np.float32, Array]:
+    """x as uint8 with the scale and zero point of its own range."""
+    steps, scale, zero = steps_of_range(x)
+    return np.add(steps, zero, out=steps).astype(np.uint8), scale, np.asarray(zero, np.uint8)
 
 
 @kernel("DynamicQuantizeMatMul", domain=MICROSOFT)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
-from fx2onnx.semantics.kernels.contrib.quantized import quantized, right_operand, scaled_product
+from fx2onnx.semantics.kernels.contrib.quantized import quantized, right_operand, scaled_product, steps_of_range
 from fx2onnx.semantics.kernels.integer_products import EXACT
-from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.recurrence import activations
+from fx2onnx.semantics.kernels.threads import whole_product
 from fx2onnx.semantics.limits import check_shape, count_iteration
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array
@@ -36,35 +36,60 @@ class _Weights:
     def times(self, x: Array) -> Array:
         """x, quantized by its own range, times the weights."""
         rows = x.reshape(-1, x.shape[-1])
+        if rows.shape[1] <= MOST_EXACT:
+            steps, size, _ = steps_of_range(rows)
+            y = np.matmul(steps, self.wide)
+            y *= size * self.scale
+            return np.asarray(y.reshape(*x.shape[:-1], y.shape[-1]))
         codes, scale, zero = quantized(rows)
         y = scaled_product(codes, self.codes, np.asarray(scale * self.scale), zero, self.zero, right=self.wide)
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
+def _kept_weights(kept: dict[Any, Any], name: str, index: int, *given: Array) -> _Weights:
+    """The weights of one direction, made again where they are others than at the last run: they may be fed."""
+    key = [(one.shape, one.dtype, one.tobytes()) for one in given]
+    if (name, index) not in kept or kept[name, index][0] != key:
+        codes, scale, zero = (one.copy() for one in given)
+        kept[name, index] = key, _Weights(codes, scale, zero, index, name)
+    made: _Weights = kept[name, index][1]
+    return made
+
+
 def _usual_steps(lines: Array, r: Array, scale: Array, h: Array, c: Array, backwards: bool, y: Array, at: int) -> None:
-    """All steps of one direction with the usual activations; the gates are i, o, f, c.
+    """All steps of one direction with the usual activations; the gates are i, o, f, c, and a sigmoid is tanh(x / 2) / 2 + 1 / 2.
 
     Shapes: lines [steps, batch, 4 * hidden], the products with the input; r [hidden, 4 * hidden], whole numbers; y [steps, directions, batch, hidden].
     """
-    codes, room, sums = np.empty_like(h), np.empty_like(h), np.empty(lines.shape[1:], FLOAT32)
-    gates, cell = sums[:, : 3 * h.shape[1]], sums[:, 3 * h.shape[1] :]
-    taken, opened, kept = np.split(gates, 3, axis=1)
+    (batch, hidden), half, most, none = h.shape, np.asarray(0.5, FLOAT32), np.float32(255), np.float32(0)
+    by_gate = np.repeat(np.array([0.5, 0.5, 0.5, 1], FLOAT32), hidden)
+    r, lines, factor = r * by_gate, lines * by_gate, scale[0] if scale.size == 1 else scale
+    codes, room, pair = np.empty_like(h), np.empty_like(h), np.empty((batch, 2, hidden), FLOAT32)
+    whole = np.empty((batch, 5, hidden), FLOAT32)
+    sums, sigmoids = (whole.reshape(batch, -1)[:, : count * hidden] for count in (4, 3))
+    opened, cell = whole[:, 1], whole[:, 4]
+    taken_and_kept, new_and_cell, (first, second) = whole[:, :3:2], whole[:, 3:], pair.transpose(1, 0, 2)
+    cell[...] = c
+    multiply, state = whole_product(codes, r, sums), h
     for line, target in zip(*((lines[::-1], y[::-1, at]) if backwards else (lines, y[:, at])), strict=True):
-        low, high = min(np.minimum.reduce(h, None), np.float32(0)), max(np.maximum.reduce(h, None), np.float32(0))
-        by = (high - low) / np.float32(255) if high != low else np.float32(1)
-        zero = min(max(np.rint(-low / by), np.float32(0)), np.float32(255))
-        np.rint(np.divide(h, by, out=codes), out=codes)
-        clip(codes, -zero, np.float32(255) - zero, codes)
-        np.matmul(codes, r, out=sums)
-        np.multiply(sums, by * scale, out=sums)
+        flat = state.reshape(-1)
+        low, high = min(flat[flat.argmin()], none), max(flat[flat.argmax()], none)
+        by = (high - low) / most if high != low else np.float32(1)
+        np.rint(np.divide(state, by, out=codes), out=codes)
+        room_above = most - np.rint(-low / by)
+        if np.rint(high / by) > room_above:  # both ends were rounded up
+            np.minimum(codes, room_above, out=codes)
+        multiply()
+        np.multiply(sums, by * factor, out=sums)
         np.add(sums, line, out=sums)
-        np.tanh(cell, out=cell)
-        np.exp(np.negative(gates, out=gates), out=gates)
-        np.reciprocal(np.add(gates, np.float32(1), out=gates), out=gates)
-        np.multiply(kept, c, out=c)
-        np.add(c, np.multiply(taken, cell, out=room), out=c)
-        np.multiply(opened, np.tanh(c, out=room), out=h)
-        target[...] = h
+        np.tanh(sums, out=sums)
+        np.multiply(sigmoids, half, out=sigmoids)
+        np.add(sigmoids, half, out=sigmoids)
+        np.multiply(taken_and_kept, new_and_cell, out=pair)
+        np.add(first, second, out=cell)
+        np.multiply(opened, np.tanh(cell, out=room), out=target)
+        state = target
+    h[...], c[...] = state, cell
 
 
 def _any_steps(
@@ -107,6 +132,7 @@ def dynamic_quantize_lstm(
     hidden_size: int | None = None,
     clip: float = 0.0,
     n_outputs: int = 1,
+    kept: dict[Any, Any] | None = None,
     usual_steps: Callable[..., None] = _usual_steps,
     **attrs: Any,
 ) -> tuple[Array, ...]:
@@ -116,7 +142,7 @@ def dynamic_quantize_lstm(
     ``usual_steps``: computes all steps of one direction where its activations are the usual ones, and nothing is clipped or missing.
     Numerics: onnxruntime cuts the batch between its threads, and quantizes each part by its own range; here it is whole.
     """
-    n_directions = 2 if direction == "bidirectional" else 1
+    kept, n_directions = {} if kept is None else kept, 2 if direction == "bidirectional" else 1
     operands = {"B": b, "P": p, "initial_h": initial_h, "initial_c": initial_c}
     steps, batch, hidden = _checked_sizes(x, w, r, operands, n_directions, hidden_size)
     ends = _ends(lengths, steps, batch)
@@ -132,8 +158,8 @@ def dynamic_quantize_lstm(
     for index, longest in enumerate([int(ends.max(initial=0))] * n_directions):
         bias = np.zeros(4 * hidden, FLOAT32) if b is None else b[index][: 4 * hidden] + b[index][4 * hidden :]
         peep = np.zeros((3, hidden), FLOAT32) if p is None else p[index].reshape(3, hidden)
-        recurrent = _Weights(r, r_scale, r_zero, index, "R")
-        gates = _Weights(w, w_scale, w_zero, index, "W").times(x[:longest]) + bias
+        recurrent = _kept_weights(kept, "R", index, r, r_scale, r_zero)
+        gates = _kept_weights(kept, "W", index, w, w_scale, w_zero).times(x[:longest]) + bias
         h = np.zeros((batch, hidden), FLOAT32) if initial_h is None else initial_h[index].copy()
         c = np.zeros((batch, hidden), FLOAT32) if initial_c is None else initial_c[index].copy()
         is_reverse = direction == "reverse" or index == 1

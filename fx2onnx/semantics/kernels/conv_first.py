@@ -145,8 +145,10 @@ def prepare_taps(shape: Sequence[int], taps: Array, window: Window, finish: Fini
         phase = [a % s for a, s in zip(at, strides, strict=True)]
         offset = sum(a // s * step for a, s, step in zip(at, strides, line, strict=True))
         reads.append((int(np.ravel_multi_index(phase, strides)), offset))
+    phases, (*rows, last) = math.prod(strides), window.kernel
+    if phases == 1 and math.prod(rows) >= LEAST_ROWS and last > 1:
+        return _prepare_rows(shape, taps, window, line, length, finish)
     block_size = max(1, min(channels, PLANE_BLOCK_BYTES // (4 * max(length, 1))))
-    phases = math.prod(strides)
     scratch: tuple[Spec, ...] = (
         ((phases, batch, channels, *plane), FLOAT32),
         ((block_size, out[0] * line[0]), FLOAT32),
@@ -177,6 +179,57 @@ def prepare_taps(shape: Sequence[int], taps: Array, window: Window, finish: Fini
 
         places = [(sample, start) for sample in range(batch) for start in range(0, channels, block_size)]
         return [*fill_phases(planes, x, window), *in_blocks(places, block)]
+
+    return Prepared(Calls(calls), scratch, inplace=())
+
+
+LEAST_ROWS = 3
+"""Lines of taps from which their sums are products of matrices, which read every number once for a line and not once for a tap."""
+MATRIX_BLOCK_BYTES = 1 << 19
+
+
+def _prepare_rows(
+    shape: Sequence[int], taps: Array, window: Window, line: Sequence[int], length: int, finish: Finish
+) -> Prepared:
+    """``prepare_taps`` without strides: of each channel, the columns of taps times the lines that lie below one another, then the
+    results of the columns moved by their distance and added.
+    """
+    (batch, channels, *_), (*rows, last), step = shape, window.kernel, window.dilations[-1]
+    full, wide, count_rows = padded_shape(shape, window)[2:], length + (last - 1) * step, math.prod(rows)
+    weights = np.ascontiguousarray(taps.reshape(channels, count_rows, last).transpose(0, 2, 1))
+    block_size = max(1, min(channels, MATRIX_BLOCK_BYTES // (4 * wide * (count_rows + last))))
+    outer = tuple(4 * one * d for one, d in zip(line, window.dilations[:-1], strict=False))
+    scratch: tuple[Spec, ...] = (
+        ((1, batch, channels, *full), FLOAT32),
+        ((block_size, window.out[0] * line[0]), FLOAT32),
+        ((block_size, count_rows, wide), FLOAT32),
+        ((block_size, last, wide), FLOAT32),
+    )
+
+    def calls(outs: Outs, room: list[Array], x: Array, *_: Any) -> list[Call]:
+        planes, y = room[0][0], outs[0]
+        strides = (*planes.strides[:2], *outer, 4)
+        lines = np.lib.stride_tricks.as_strided(planes, (batch, channels, *rows, wide), strides, writeable=False)
+
+        def block(sample: int, start: int, is_own: bool) -> list[Call]:
+            count = min(block_size, channels - start)
+            total, columns, moved = (np.empty_like(one) if is_own else one for one in room[1:])
+            total, columns, moved = total[:count], columns[:count], moved[:count]
+            sums, stop = total[:, :length], start + count
+            parts = [moved[:, place, place * step : place * step + length] for place in range(last)]
+            target = y[sample : sample + 1, start:stop]
+            valid = total.reshape(count, window.out[0], *full[1:])[(slice(None), *map(slice, window.out))]
+            return [
+                partial(np.copyto, columns.reshape(count, *rows, wide), lines[sample, start:stop]),
+                partial(np.matmul, weights[start:stop], columns, moved),
+                partial(np.add, parts[0], parts[1], sums),
+                *(partial(np.add, sums, part, sums) for part in parts[2:]),
+                partial(np.copyto, target[0], valid),
+                *finish(target, slice(start, stop)),
+            ]
+
+        places = [(sample, start) for sample in range(batch) for start in range(0, channels, block_size)]
+        return [*fill_phases(room[0], x, window), *in_blocks(places, block)]
 
     return Prepared(Calls(calls), scratch, inplace=())
 

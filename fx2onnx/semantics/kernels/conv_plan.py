@@ -28,7 +28,7 @@ from fx2onnx.semantics.types import FLOAT32, Array, Spec
 ROW_BLOCK_BYTES = 1 << 18
 """Depthwise taps run over rows of about this size: two of them and the weights stay in the L2 cache."""
 
-MANY_POSITIONS = 2048
+MANY_POSITIONS = 400
 """Depthwise images of fewer positions are turned to channels-last memory and back."""
 
 SHORT_RUN = 32
@@ -293,7 +293,7 @@ def depthwise_last(shape: Sequence[int], taps: Array, window: Window, finish: Ep
     (sh, sw), (dh, dw), (oh, ow) = window.strides, window.dilations, window.out
     tiled = np.ascontiguousarray(np.broadcast_to(taps[:, :, None, :], (kh, kw, ow, channels)))
     block = max(1, min(oh, ROW_BLOCK_BYTES // (ow * channels * 4)))
-    by_rows = sw == 1 and dw == 1 and oh >= 20 and channels < 96
+    by_rows = sw == 1 and dw == 1 and oh >= 20 and channels <= 256
     padded_shape = _padded_shape(shape, window)
     scratch: tuple[Spec, ...] = ((padded_shape, FLOAT32), ((block * ow, channels), FLOAT32))
 

@@ -75,25 +75,33 @@ def convolved(
             steps = _taken_later(attrs)
             result = _every(op, op.Conv(value, weight, bias, **attrs), steps, spatial)
     else:
-        for name in ("strides", "pads"):
-            attrs[name] = [fixed(number, f"{name} of a transposed convolution") for number in attrs[name]]
-        extra = attrs["output_padding"] = as_list(output_padding, spatial)
-        wanted = _transposed_dims(op.dims(value), op.dims(weight), attrs)
-        attrs["output_padding"] = [  # one of a size is cut from the largest that PyTorch takes
-            max(step, by) - 1 if isinstance(each, Dim) else each
-            for each, step, by in zip(extra, attrs["strides"], dilations, strict=True)
-        ]
-        outputs = [(dtype, _transposed_dims(op.dims(value), op.dims(weight), attrs))]
-        if any(each < 0 for each in attrs["output_padding"]):
-            raise UserError("E203", "ONNX has no convolution with negative output padding", next="crop the result")
-        if any(each >= step for each, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
-            _cut_less(attrs, spatial)
-        result = _transposed(op, value, weight, bias, attrs, outputs)
-        if any(isinstance(each, Dim) for each in extra):
-            axes = op.const(np.arange(2, 2 + spatial))
-            ends = op.sizes(list(wanted[2:]))
-            result = op.Slice(result, op.const([0] * spatial), ends, axes, outputs=[(dtype, wanted)])
+        result = _taken_back(op, value, weight, bias, attrs, as_list(output_padding, spatial))
     return result if batched else squeeze(op, result, 0)
+
+
+def _taken_back(
+    op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None, attrs: dict[str, Any], extra: Sequence[DimLike]
+) -> ir.Value:
+    """A transposed convolution; of output padding that a size tells, the largest that PyTorch takes, of which the rest is cut."""
+    spatial = len(extra)
+    for name in ("strides", "pads"):
+        attrs[name] = [fixed(number, f"{name} of a transposed convolution") for number in attrs[name]]
+    attrs["output_padding"] = extra
+    wanted = _transposed_dims(op.dims(value), op.dims(weight), attrs)
+    attrs["output_padding"] = [
+        max(step, by) - 1 if isinstance(each, Dim) else each
+        for each, step, by in zip(extra, attrs["strides"], attrs["dilations"], strict=True)
+    ]
+    outputs = [(op.dtype(value), _transposed_dims(op.dims(value), op.dims(weight), attrs))]
+    if any(each < 0 for each in attrs["output_padding"]):
+        raise UserError("E203", "ONNX has no convolution with negative output padding", next="crop the result")
+    if any(each >= step for each, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
+        _cut_less(attrs, spatial)
+    result = _transposed(op, value, weight, bias, attrs, outputs)
+    if not any(isinstance(each, Dim) for each in extra):
+        return result
+    axes, ends = op.const(np.arange(2, 2 + spatial)), op.sizes(list(wanted[2:]))
+    return op.Slice(result, op.const([0] * spatial), ends, axes, outputs=[(op.dtype(value), wanted)])
 
 
 def _of_integers(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None, rest: Any) -> ir.Value:

@@ -18,11 +18,10 @@ import torch
 from fx2onnx.base.code_patch import ANSWERING, answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.torchcompat.caught_errors import end_by_data
-from fx2onnx.torchcompat.frames import TORCH_FOLDER, asking_frame, is_user, location_at, user_frame
+from fx2onnx.torchcompat.frames import TORCH_FOLDER, asking_frame, is_of_modules, is_user, location_at, user_frame
 from fx2onnx.torchcompat.source_ast import Stretch, counted, is_at_loop, is_in, shown, tree_of
 
 _LOGGING = os.path.dirname(os.path.abspath(logging.__file__)) + os.sep
-_NN = os.path.join(TORCH_FOLDER, "nn") + os.sep
 _FUNCTIONAL = os.path.join(TORCH_FOLDER, "nn", "functional.py")
 
 
@@ -269,8 +268,3 @@ def raises_in_eager(frame: FrameType) -> bool:
     is_check = code.co_name.startswith("_check") and code is not above.f_code and is_asked
     is_assert = code.co_name == "_assert" and code.co_filename == torch.__file__
     return is_of_modules(code) or code is end_by_data.__code__ or is_check or is_assert
-
-
-def is_of_modules(code: CodeType) -> bool:
-    """Return whether code is the user's, a library's, or that of ``torch.nn``, which is written as they are."""
-    return is_user(code) or code.co_filename.startswith(_NN)

@@ -46,12 +46,18 @@ _locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(
 """Locations by the id of the code and the line."""
 _written_for: Bounded[int, tuple[CodeType, dict[int, SourceLocation]]] = Bounded(1_000)
 """The lines of the user for which the lines of generated code were written, by the id of the code; the code is kept."""
+_NN = os.path.join(TORCH_FOLDER, "nn") + os.sep
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 
 
 def is_user(code: CodeType) -> bool:
     """Return whether code is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
     return _kind(code) == USER
+
+
+def is_of_modules(code: CodeType) -> bool:
+    """Return whether code is the user's, a library's, or that of ``torch.nn``, which is written as they are."""
+    return is_user(code) or code.co_filename.startswith(_NN)
 
 
 def _kind(code: CodeType) -> str:

@@ -36,8 +36,7 @@ from fx2onnx.capture.shapes.size_math import (
 )
 from fx2onnx.capture.shapes.symnode import DimNode, may_be_size, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply, is_real_number
-from fx2onnx.torchcompat.asked_code import is_of_modules
-from fx2onnx.torchcompat.frames import asked_by_user
+from fx2onnx.torchcompat.frames import asked_by_user, is_of_modules
 from fx2onnx.torchcompat.thread_state import list_device_constructors
 from fx2onnx.torchcompat.versions import find
 

@@ -16,7 +16,6 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.source import lines_of
 from fx2onnx.base.stack_frames import limit_reached
 from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome, Recorded
-from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.inputs import ARGUMENT, Arguments
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.eager_refusals import is_of_eager
@@ -26,7 +25,7 @@ from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import unmet_equalities
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.size_arguments import raised_by_brackets
-from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.shapes.symnode import is_of_data
 from fx2onnx.capture.specializing import refused_size
 from fx2onnx.sizes.assumptions import Condition, Specialization
 from fx2onnx.sizes.expr import Dim
@@ -181,7 +180,7 @@ def _of_numpy(cause: Exception, tracer: Tracer) -> UserError | None:
     own = next((frame for frame in reversed(frames) if is_user(frame.f_code) and not is_in_numpy(frame.f_code)), None)
     if own is None or not isinstance(cause, IndexError | TypeError | ValueError):
         return None
-    names = sorted(name for name, value in own.f_locals.items() if _is_of_data(value, tracer.sizes))
+    names = sorted(name for name, value in own.f_locals.items() if is_of_data(value, tracer.sizes))
     has_array = any(isinstance(value, np.ndarray) for value in own.f_locals.values())
     if not names or not (has_array or is_in_numpy(frames[-1].f_code)):
         return None
@@ -195,12 +194,6 @@ def _of_numpy(cause: Exception, tracer: Tracer) -> UserError | None:
             "or pass what NumPy makes as an argument of forward",
         ),
     )
-
-
-def _is_of_data(value: object, env: ShapeEnv) -> bool:
-    """Return whether a number is known only when the model runs."""
-    dim = unwrap(value) if isinstance(value, torch.SymInt | torch.SymFloat) else None
-    return type(value) is DataNumber or (isinstance(dim, Dim) and bool(dim.symbols() & env.unbacked))
 
 
 def _overwritten(cause: Exception, tracer: Tracer) -> UserError:

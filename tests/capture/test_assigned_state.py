@@ -17,6 +17,7 @@ import fx2onnx
 from fx2onnx import locate, verify
 from fx2onnx.runner import InferenceSession
 from fx2onnx.runner.stateful import StatefulSession
+from tests.support import check
 
 ENGINES = [InferenceSession, onnxruntime.InferenceSession]
 SAMPLES = [torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
@@ -270,6 +271,61 @@ def test_what_is_no_tensor_before_or_afterwards_is_said() -> None:
     assert sorted(result.report.output_names) == ["h.next", "items.0.next", "output"]
     assert [text.split()[4] for text in result.report.warnings if "no tensor before" in text] == ["h", "items.0"]
     assert [text.split()[4].strip(";") for text in result.report.warnings if "afterwards" in text] == ["count", "gone"]
+
+
+def _running_sum(m: Any, y: torch.Tensor) -> Any:
+    m.count = m.count + y.sum().item()
+    return m.count
+
+
+def _after_use(m: Any, y: torch.Tensor) -> Any:
+    before, m.count = m.count, int((y > 0).sum())
+    return before
+
+
+def _listed(m: Any, y: torch.Tensor) -> Any:
+    m.items.append((y.sum().item(), "sum"))
+    return m.items[-1][0]
+
+
+def _counted_in_list(m: Any, y: torch.Tensor) -> Any:
+    m.items.append(int((y > 0).sum()))
+    return m.items[-1]
+
+
+def _counts_rows(m: Any, y: torch.Tensor) -> Any:
+    m.count += y.shape[0]
+    return m.count
+
+
+class Numbers(nn.Module):
+    def __init__(self, step: Callable[[Any, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.count, self.items, self.step = 1, [], step
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows = x.shape[0]
+        return x[:, 0] * self.step(self, x)
+
+
+@pytest.mark.parametrize("axes", [None, ({0: "n"},)], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        (_running_sum, "count"),
+        (_after_use, "count"),
+        (_listed, "items.0.0"),
+        (_counted_in_list, "items.0"),
+        (_counts_rows, "count"),
+    ],
+)
+def test_numbers_of_data_and_of_sizes_are_state(step: Any, name: str, axes: Any) -> None:
+    """What is assigned is said by name; that a size is kept where none was, as at every call, is no state."""
+    result = check(Numbers(step), (SAMPLES[0],), others=[(SAMPLES[1],)], dynamic_shapes=axes)
+    said = [text for text in result.report.warnings if "forward changes" in text]
+    assert [text.split()[4].strip(";") for text in said] == [name]
+    with pytest.raises(fx2onnx.UserError, match=f"E106.* forward changes the attribute {name}"):
+        fx2onnx.export(Numbers(step), (SAMPLES[0],), dynamic_shapes=axes, state="error")
 
 
 def test_after_a_first_call_the_state_is_carried() -> None:

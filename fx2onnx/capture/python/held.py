@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import torch
 
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.torchcompat.pytrees import slots_of
 
@@ -60,7 +61,7 @@ ADVANCING_TYPES: tuple[type, ...] = (
 )  # fmt: skip
 """Classes of objects that change as they are used, besides iterators (``advancing.py``)."""
 _NOT_LOOKED_INTO = (
-    type, types.ModuleType, BaseException, enum.Enum, torch.Size, str, bytes, int, float,
+    type, types.ModuleType, BaseException, enum.Enum, torch.Size, str, bytes, int, float, DataNumber,
 )  # fmt: skip
 _VIEWS = (functools.partial, types.MappingProxyType, types.BuiltinFunctionType)
 """Python's own classes whose objects hold others and do not change themselves."""

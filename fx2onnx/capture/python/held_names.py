@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from fx2onnx.capture.python.advancing import is_put_back, is_same_state, stand_in, state_of, users_own
+from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.held import (
     ADVANCING,
     ARRAY,
@@ -42,7 +43,7 @@ from fx2onnx.capture.python.held import (
     put_name_into,
 )
 
-_NUMBERS = (bool, int, float, str)
+NUMBERS = (bool, int, float, str)
 _SILENT = frozenset({BUFFERS, PARAMETERS, "forward"})
 """Keys that are no part of a name: registries, and the function that is exported as a module."""
 _LOOKED_INTO = (*COMPARED, TUPLE)
@@ -77,7 +78,9 @@ class Names:
         return tuple(reversed(keys))
 
     def changes(self) -> list[Change]:
-        """Tensors that are others, and plain numbers and words that differ, in the order in which they were found."""
+        """Tensors that are others, plain numbers and words that differ, and numbers of the capture, in the order in which they
+        were found.
+        """
         found: dict[str, Change] = {}
         for place, entry in enumerate(self._entries):
             if entry.kind in (ADVANCING, ARRAY):
@@ -116,8 +119,9 @@ class Names:
             one, two = old.get(key, MISSING), new.get(key, MISSING)
             if one is two:
                 continue
-            are_numbers = type(one) in _NUMBERS and type(two) in _NUMBERS
-            if isinstance(one, torch.Tensor) or isinstance(two, torch.Tensor) or (are_numbers and one != two):
+            are_numbers = type(one) in NUMBERS and type(two) in NUMBERS
+            is_tensor = isinstance(one, torch.Tensor) or isinstance(two, torch.Tensor)
+            if is_tensor or type(two) in SYMBOLIC or (are_numbers and one != two):
                 yield Change(key, one, two, kind)
 
     def _leaves(self, name: str, value: Value, *, then: bool) -> Iterator[tuple[str, Value]]:

@@ -13,11 +13,13 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import OF_CALLER, GraphInput, Mutation, Weight, where_of
+from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.held import Snapshot
-from fx2onnx.capture.python.held_names import Change, Names
+from fx2onnx.capture.python.held_names import NUMBERS, Change, Names
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.python.module_state import memory_of
 from fx2onnx.capture.recording.tracer import Tracer
+from fx2onnx.capture.shapes.symnode import is_of_data
 from fx2onnx.torchcompat.pytrees import flatten, is_dataclass
 
 _RANDOM = torch.Tag.nondeterministic_seeded
@@ -41,7 +43,14 @@ def mutations(
     written = [replace(each, kind="argument") if each.name in in_objects else each for each in written]
     assigned: list[Mutation] = []
     if snapshot is not None:
-        changes = [each for each in Names(snapshot).changes() if given.get(each.name) is not each.after]
+        changes = [
+            each
+            for each in Names(snapshot).changes()
+            if given.get(each.name) is not each.after
+            and (
+                type(each.after) not in SYMBOLIC or type(each.before) in NUMBERS or is_of_data(each.after, tracer.sizes)
+            )
+        ]
         own = [
             each._replace(name=arguments.name_of(each.name), kind="argument") if arguments.name_of(each.name) else each
             for each in changes

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
+from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.shapes import size_math
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import added, multiplied, text_of
@@ -437,3 +438,10 @@ def unwrap(value: Any) -> Any:
         node: Any = value.node
         return node.value if isinstance(node, DimNode) else node.maybe_as_int() if value.node.is_int() else float(value)
     return value
+
+
+def is_of_data(value: object, env: ShapeEnv) -> bool:
+    """Return whether a number is known only when the model runs."""
+    node = value.node if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else None
+    held = node.value if isinstance(node, DimNode) else None
+    return type(value) is DataNumber or (isinstance(held, Dim | Relation) and bool(held.symbols() & env.unbacked))

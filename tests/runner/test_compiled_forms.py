@@ -81,6 +81,7 @@ def lines() -> list[Case]:
 def rows() -> list[Case]:
     x = numbers("float32", 2, 5, 37)
     made = [Case(op, [x], special=True, axis=axis) for op in ("Softmax", "LogSoftmax") for axis in (-1, 1)]
+    made += [Case("Softmax", [numbers("float32", 3, 40, n)], special=True) for n in (1, 3, 16, 17)]  # short rows
     made.append(Case("LayerNormalization", [x, numbers("float32", 37)], numbers("float32", 37), special=True))
     made.append(Case("LayerNormalization", [x], numbers("float32", 5, 37), axis=1))
     made.append(Case("RMSNormalization", [x], numbers("float32", 37), special=True, opset=23))
@@ -95,6 +96,16 @@ def rows() -> list[Case]:
         ("RMSNormalization", numbers("float16", 41), {"opset": 23}), ("MaxPool", {"kernel_shape": [3, 3]}),
     ):  # fmt: skip
         made.append(Case(op, [image], *given, atol=0.01, **attrs))
+    return made
+
+
+def halves() -> list[Case]:
+    """Few rows of float16: of weights as they are and turned, with a bias, and of a width that is no multiple of the lanes."""
+    made = []
+    for rows, inner, columns in ((1, 48, 64), (3, 64, 32), (4, 33, 16), (2, 16, 21), (5, 32, 32)):
+        x, w, bias = (numbers("float16", *dims, scale=0.5) for dims in ((rows, inner), (inner, columns), (columns,)))
+        made += [Case("Gemm", [x], w, atol=0.02), Case("MatMul", [x[None]], w, atol=0.02)]
+        made += [Case("Gemm", [x], w, bias, atol=0.02), Case("Gemm", [x], w.T.copy(), bias[None], transB=1, atol=0.02)]
     return made
 
 
@@ -291,7 +302,7 @@ def others() -> list[Case]:
     return made
 
 
-CASES = [*lines(), *rows(), *integers(), *codes(), *scattered(), *products(), *choices(), *others()]
+CASES = [*lines(), *rows(), *halves(), *integers(), *codes(), *scattered(), *products(), *choices(), *others()]
 
 
 def image_model(activation: str, size: int) -> tuple[bytes, dict[str, Array]]:

@@ -18,6 +18,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand
+from fx2onnx.runner.fast.halves import prepare_halves
 from fx2onnx.runner.fast.taps import (
     AT,
     FEATURES,
@@ -319,6 +320,8 @@ def _calls(packed: Array, bias: Array, pieces: Array, length: int, is_hard_swish
 def _product(facts: Facts, weights: Array | None, bias: Array | None, is_turned: bool = False) -> Prepared | None:
     """Rows of the first operand times constant weights [K, N], or [N, K] where ``is_turned``."""
     spec = facts.inputs[0]
+    if weights is not None and weights.dtype == np.float16:
+        return prepare_halves(facts, weights, bias, is_turned)
     if not IS_THERE or spec is None or not is_plain(spec) or any(facts.channels_last):
         return None
     if weights is None or weights.ndim != 2 or weights.dtype != FLOAT32 or 0 in weights.shape or not spec[0]:
@@ -352,12 +355,8 @@ def prepare_Gemm(facts: Facts) -> Prepared | None:
     bias = facts.consts[2] if len(facts.consts) > 2 else None
     if attrs.get("transA", 0) or attrs.get("alpha", 1.0) != 1.0 or attrs.get("beta", 1.0) != 1.0 or weights is None:
         return None
-    columns = facts.outputs[0][0][-1]
-    if (
-        len(facts.inputs) > 2
-        and facts.inputs[2] is not None
-        and (bias is None or bias.shape not in ((columns,), (1, columns)))
-    ):
+    columns, given = facts.outputs[0][0][-1], facts.inputs[2] if len(facts.inputs) > 2 else None
+    if given is not None and (bias is None or bias.shape not in ((columns,), (1, columns))):
         return None
     return _product(facts, weights, bias, bool(attrs.get("transB", 0)))
 

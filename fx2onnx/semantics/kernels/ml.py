@@ -188,7 +188,7 @@ def one_hot_encoder(
     if x.dtype.kind == "O" and cats_strings is not None and len(set(cats_strings)) == cats.size:
         place = {name: number for number, name in enumerate(cats_strings)}
         rows = np.eye(cats.size + 1, cats.size, dtype=FLOAT32)
-        found = np.array([*map(place.get, x.reshape(-1).tolist(), itertools.repeat(cats.size))], INT64)
+        found = np.fromiter(map(place.get, x.reshape(-1).tolist(), itertools.repeat(cats.size)), INT64, x.size)
         if not zeros and (found == cats.size).any():
             raise ValueError("a value is none of the categories")
         return rows[found].reshape(*x.shape, cats.size)

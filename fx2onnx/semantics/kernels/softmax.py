@@ -19,6 +19,10 @@ def check_axis(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
+MOST_COLUMNS, LEAST_TURNED = 16, 256
+"""Short rows of many numbers are turned: NumPy takes as long for a row as for a hundred numbers."""
+
+
 def softmax_into(x: Array, y: Array, axis: int) -> None:
     """exp(x - max) / sum along ``axis``.
 
@@ -27,9 +31,14 @@ def softmax_into(x: Array, y: Array, axis: int) -> None:
     """
     if x.size == 0:
         return
+    is_rows = axis in (-1, y.ndim - 1) and y.flags.c_contiguous
+    if is_rows and y.dtype.char in "fd" and y.shape[-1] <= MOST_COLUMNS and x.size >= LEAST_TURNED:
+        turned = np.ascontiguousarray(x.reshape(-1, x.shape[-1]).T)
+        softmax_into(turned, turned, 0)
+        y.reshape(-1, y.shape[-1])[...] = turned.T
+        return
     np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=y)
     np.exp(y, out=y)
-    is_rows = axis in (-1, y.ndim - 1) and y.flags.c_contiguous
     if y.dtype == FLOAT32 and is_rows:  # a product with ones takes a quarter of the time
         total = np.dot(y.reshape(-1, y.shape[-1]), np.ones(y.shape[-1], FLOAT32)).reshape(*y.shape[:-1], 1)
     else:

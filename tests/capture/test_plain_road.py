@@ -15,6 +15,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.capture.driver import capture
 from fx2onnx.capture.options import CaptureOptions
+from fx2onnx.capture.python import random_draws
 from fx2onnx.capture.rare_roads import RARE_ROADS, RunPlugin, road
 from tests.support import calls_of
 
@@ -113,3 +114,31 @@ def test_a_layer_asks_little_more_of_dynamic_sizes() -> None:
             found[is_dynamic].append(calls_of(run))
     dynamic, static = (found[way][1] - found[way][0] for way in (True, False))
     assert dynamic < 1.3 * static
+
+
+class OwnTime(nn.Module):
+    """Has a part of a clock's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.time(x)
+
+
+class OwnTimeAndClock(OwnTime):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        import time
+
+        return self.time(x) + time.time()
+
+
+@pytest.mark.parametrize(("kind", "runs"), [(OwnTime, 0), (OwnTimeAndClock, 1)])
+def test_an_attribute_with_the_name_of_a_clock_costs_no_further_run(
+    kind: type[OwnTime], runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(random_draws, "notes_on_clocks", lambda *_: asked.append(None) or [])
+    fx2onnx.export(kind(), (torch.rand(2, 3),))
+    assert len(asked) == runs

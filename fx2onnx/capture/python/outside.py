@@ -7,10 +7,11 @@ holds it.
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import SystemRandom
@@ -78,7 +79,7 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def namespaces_of(
-    modules: Iterable[torch.nn.Module], functions: Iterable[FunctionType], readers: Readers
+    modules: Sequence[torch.nn.Module], functions: Iterable[FunctionType], readers: Readers
 ) -> list[tuple[str, object, dict[str, Any]]]:
     """The globals and the class attributes that may be state: those that the code of ``modules`` names, outside of installed packages.
 
@@ -109,7 +110,11 @@ def namespaces_of(
             spaces.setdefault(id(space), (space.get("__name__", ""), space, set()))[2].update(names)
             values = {name: space[name] for name in names if name in space}
             pending += values.values()
-            clocks += [(space, name) for name in names if name in _CLOCKS or _is_clock(space.get(name))]
+            clocks += [
+                (space, name)
+                for name in names
+                if _is_clock(space.get(name)) or (name in _CLOCKS and not _is_held(name, function, modules))
+            ]
             pending += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
             pending += function.__defaults__ or ()
             met[id(function)] = function
@@ -144,6 +149,25 @@ def _is_clock(value: object) -> bool:
         value = value.__self__
     named = "__name__" if isinstance(value, ModuleType) else "__module__"
     return getattr(value, named, None) in _CLOCKS or value is os.urandom or isinstance(value, SystemRandom)
+
+
+def _is_held(name: str, function: FunctionType, modules: Sequence[torch.nn.Module]) -> bool:
+    """Return whether a name in a function's code, such as ``time``, is that of an attribute of the modules, and nothing imported."""
+    return (
+        name not in function.__globals__
+        and any(
+            name in names for each in modules for names in (vars(each), each._parameters, each._buffers, each._modules)
+        )
+        and name not in _imported(function.__code__)
+    )
+
+
+def _imported(code: CodeType) -> Iterator[str]:
+    """The names of modules that code imports, also that of functions inside of it."""
+    yield from (each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME")
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _imported(each)
 
 
 def _has_state(function: FunctionType) -> bool:

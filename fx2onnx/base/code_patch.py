@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from threading import get_ident
 from types import CellType, CodeType, FunctionType
@@ -74,6 +74,31 @@ def put_name(holder: Any, name: str, value: Any, why: str = "") -> None:
         if why:
             PATCHED[id(holder), name] = Patched(holder, name, value, why)
         _put(holder, name, value)
+
+
+def put_names(names: Iterable[Patched]) -> None:
+    """Put many names of modules and classes at once, as ``put_name`` does one."""
+    done: list[tuple[Any, str, Any, Any]] = []
+    before_change(partial(_put_all_back, done))
+    for patched in names:
+        holder, name, value, _ = patched
+        before = vars(holder).get(name, _ABSENT)
+        if before is not value:
+            done.append((holder, name, value, before))
+            PATCHED[id(holder), name] = patched
+            setattr(holder, name, value)
+
+
+def _put_all_back(done: list[tuple[Any, str, Any, Any]]) -> None:
+    while done:
+        holder, name, value, before = done[-1]
+        PATCHED.pop((id(holder), name), None)
+        if vars(holder).get(name, _ABSENT) is value:
+            if before is _ABSENT:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, before)
+        done.pop()
 
 
 def content_of(holder: Any, name: str) -> Any:

@@ -30,6 +30,19 @@ class Bounded(dict[K, V]):
         super().__setitem__(key, value)
 
 
+def of_class(function: Callable[[type], V]) -> Callable[[type], V]:
+    """Keep what ``function`` says of each class, as long as the class is there."""
+    known: weakref.WeakKeyDictionary[type, V] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def kept(kind: type) -> V:
+        if kind not in known:
+            known[kind] = function(kind)
+        return known[kind]
+
+    return kept
+
+
 class _Missing(Exception):
     """Raised by a function that may only return a kept result and has none."""
 

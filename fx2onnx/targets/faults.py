@@ -6,6 +6,7 @@ Each entry was seen: a test runs its smallest case in the runtime that is instal
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -52,13 +53,17 @@ def of(target: Target) -> list[Fault]:
 
     Added ones were tried in the release that was installed: where no release is asked for, all of them count.
     """
-    added = [fault for fault in ADDED if target.name == target.runtime or _is_of_release(fault, target)]
-    known = [fault for fault in FAULTS if _is_of_release(fault, target)]
-    return [fault for fault in (*known, *added) if fault.runtime == target.runtime]
+    added = [fault for fault in ADDED if target.name == target.runtime or _is_in(fault, target.release)]
+    return [*_of_table(target.runtime, target.release), *(fault for fault in added if fault.runtime == target.runtime)]
 
 
-def _is_of_release(fault: Fault, target: Target) -> bool:
-    return not target.release or numbers(fault.since) <= numbers(target.release) <= numbers(fault.until)
+@functools.cache
+def _of_table(runtime: str, release: str) -> list[Fault]:
+    return [fault for fault in FAULTS if fault.runtime == runtime and _is_in(fault, release)]
+
+
+def _is_in(fault: Fault, release: str) -> bool:
+    return not release or numbers(fault.since) <= numbers(release) <= numbers(fault.until)
 
 
 def runtimes() -> set[str]:

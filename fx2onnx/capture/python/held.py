@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import torch
 
+from fx2onnx.base.memoized import of_class
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.torchcompat.pytrees import slots_of
@@ -111,7 +112,6 @@ class Snapshot:
         self._functions: list[Value] = []
         self._readers: Readers = []
         self._kinds: dict[type, int] = {}
-        self._slots: dict[type, list[str]] = {}
         self._seen: set[int] = set()
         self._pending: list[tuple[Value, int, int, object]] = []
         named = list(modules)
@@ -153,10 +153,7 @@ class Snapshot:
                     self._found(hook, place, key)
                 for own, tensor in value.items() if key in (PARAMETERS, BUFFERS) else ():
                     self._found_on(tensor, len(entries) - 1, own)
-        slots = self._slots.get(type(module))
-        if slots is None:
-            slots = self._slots[type(module)] = _slots(type(module))
-        if slots:
+        if slots := _slots(type(module)):
             place = len(entries)
             entries.append(Entry(module, _in_slots(module, slots), OBJECT, parent, name))
             for key, value in entries[place].content.items():
@@ -377,6 +374,7 @@ _PUT_BACK: dict[int, Value] = {
 }
 
 
+@of_class
 def kind_of(kind: type) -> int:
     if issubclass(kind, torch.Tensor):
         return TENSOR
@@ -409,6 +407,7 @@ def is_iterator(kind: type) -> bool:
     return hasattr(kind, "__next__") and kind.__module__ in _OF_PYTHON and kind is not types.GeneratorType
 
 
+@of_class
 def _slots(kind: type) -> list[str]:
     return [name for name in slots_of(kind) if name not in _ALWAYS]
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.base.code_patch import THREAD, Why, WithHashOf, answers_for_caller, put_name
+from fx2onnx.base.code_patch import THREAD, Patched, Why, WithHashOf, answers_for_caller, put_name, put_names
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_literals, size_tensors
@@ -50,27 +50,39 @@ def install_size_functions() -> dict[int, object]:
     """
     list_device_constructors()
     functions: dict[int, object] = {}
-    for why, wrapped in (*_WRAPPED, (Why.QUESTIONS, _questions()), (_LIBRARY, _of_libraries())):
-        for space, name, wrap in wrapped:
-            original = getattr(space, name)
-            instead = _for_thread(original, wrap)
-            put_name(space, name, WithHashOf(original, instead) if name == "_op" else instead, why)
-            functions[id(original)] = getattr(space, name)
+    put_names(_wrapped(functions))
     functions |= {id(getattr(torch, name)): value for name, value in size_literals.TYPES.items()}
-    for holder, names in ((torch.Tensor, size_tensors.METHODS), (torch.Tensor, _METHODS), (torch, size_literals.TYPES)):
-        for name, value in names.items():
-            put_name(holder, name, value, Why.SIZES)
     for kind, number in SYMBOLIC.items():
         _class_is(kind, number)
-    for kind, attributes in _ATTRIBUTES.items():
-        for name, value in attributes.items():
-            put_name(kind, name, value, Why.METHODS)
+    put_names(_named())
     return functions
 
 
-@functools.lru_cache(maxsize=128)
+def _wrapped(functions: dict[int, object]) -> Iterator[Patched]:
+    """The functions that take sizes, too; what stands for each is added to ``functions``."""
+    for why, wrapped in (*_WRAPPED, (Why.QUESTIONS, _questions()), (_LIBRARY, _of_libraries())):
+        for space, name, wrap in wrapped:
+            original = getattr(space, name)
+            patched = _for_thread(original, wrap, space, name, why)
+            functions[id(original)] = patched.replacement
+            yield patched
+
+
+@functools.cache
+def _named() -> list[Patched]:
+    """The methods and types of tensors that take sizes, and what symbolic sizes have as Python's numbers do."""
+    sizes = ((torch.Tensor, size_tensors.METHODS), (torch.Tensor, _METHODS), (torch, size_literals.TYPES))
+    return [
+        Patched(holder, name, value, why)
+        for why, table in ((Why.SIZES, sizes), (Why.METHODS, _ATTRIBUTES.items()))
+        for holder, names in table
+        for name, value in names.items()
+    ]
+
+
+@functools.lru_cache(maxsize=256)
 @answers_for_caller
-def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
+def _for_thread(original: Function, wrap: Callable[..., Function], space: object, name: str, why: str) -> Patched:
     """The function that replaces ``original`` during captures: it takes sizes in threads that capture."""
     wrapped = wrap(original)
 
@@ -78,7 +90,7 @@ def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
     def chosen(*args: object, **kwargs: object) -> object:
         return (wrapped if THREAD.captures else original)(*args, **kwargs)
 
-    return chosen
+    return Patched(space, name, WithHashOf(original, chosen) if name == "_op" else chosen, why)
 
 
 def are_numbers_of_data(items: Sequence[Number]) -> bool:

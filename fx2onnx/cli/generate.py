@@ -22,6 +22,7 @@ from fx2onnx.manifest.form import Manifest
 
 if TYPE_CHECKING:
     from fx2onnx.cli.agreement import TokenVerdict
+    from fx2onnx.decoding.reference_generate import KeptScores
     from fx2onnx.generation import LoadedModel
 
 
@@ -145,10 +146,19 @@ def generate_command(
         spec = _source(model, source, trust_source) if verify else ""
         _check_adapter(spec, settings)
         _check_range(model, rows)
+        kept = _kept_scores() if spec else None
+        if kept is not None:
+            settings["logits_processor"] = [kept]
         tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=length, **settings))
-        compare = partial(_compared, spec, model, inputs, tokens, length or 20)
+        compare = partial(_compared, spec, model, inputs, tokens, length or 20, kept)
         verdict = stages.call(f"generate with {spec}", compare) if spec else None
     _write(model, inputs, tokens, verdict, is_text=bool(prompt), json_output=json_output)
+
+
+def _kept_scores() -> KeptScores:
+    from fx2onnx.decoding.reference_generate import KeptScores
+
+    return KeptScores()
 
 
 def _compared(*args: Any) -> TokenVerdict:
@@ -292,7 +302,7 @@ def _finish(new: list[list[int]], verdict: TokenVerdict | None, texts: list[str]
     agreement = None if verdict is None else verdict.agreement
     if json_output:
         told = {"agreement": agreement.as_dict()} if agreement is not None else {}
-        same, ok = (None, True) if verdict is None else (verdict.is_equal, verdict.ok)
+        same, ok = (None, True) if verdict is None else (verdict.is_equal and verdict.ok, verdict.ok)
         print_json({"ok": ok, "tokens": new, "verified": same} | ({"texts": texts} if texts else {}) | told)
         if not ok:
             raise typer.Exit(1)
@@ -306,4 +316,5 @@ def _finish(new: list[list[int]], verdict: TokenVerdict | None, texts: list[str]
     verdict.raise_if_failed()
     if verdict.is_equal:
         rounded = "" if agreement is None else " with weights rounded as in the folder"
-        typer.echo(f"as model.generate{rounded}: {len(new)} x {len(new[0])} tokens are equal", err=True)
+        of_logits = "" if verdict.logits is None else ", and so are their logits, except for rounding"
+        typer.echo(f"as model.generate{rounded}: {len(new)} x {len(new[0])} tokens are equal{of_logits}", err=True)

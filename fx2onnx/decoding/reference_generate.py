@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -45,12 +45,39 @@ def reference_model(spec: str, task: str, seed: int) -> Model:
     return model
 
 
-def tokens_of(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> NDArray[np.int64]:
-    """The tokens [batch, length] that ``model.generate(do_sample=False)`` gives for ``inputs``, as an array."""
+FIRST_STEPS = 8
+"""The tokens whose scores are compared: later ones tell little more."""
+
+
+class KeptScores(list[NDArray[np.floating]]):
+    """A processor of scores that keeps those [batch, vocabulary] of the first ``most`` steps, by which tokens are chosen.
+    ``followed`` [batch, length]: the tokens that are chosen instead.
+    """
+
+    def __init__(self, most: int | None = FIRST_STEPS, followed: NDArray[np.int64] | None = None) -> None:
+        super().__init__()
+        self._most, self._followed = most, followed
+
+    def __call__(self, tokens: Sequence[Sequence[int]], scores: torch.Tensor) -> torch.Tensor:
+        if self._most is None or len(self) < self._most:
+            self.append(np.array(getattr(scores, "wide", scores)))
+        if self._followed is None:
+            return scores
+        chosen = np.zeros(scores.shape, np.float32)
+        chosen[np.arange(len(chosen)), self._followed[:, len(tokens[0])]] = 1
+        return torch.from_numpy(chosen)
+
+
+def tokens_of(
+    model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int, keep: KeptScores | None = None
+) -> NDArray[np.int64]:
+    """The tokens [batch, length] that ``model.generate(do_sample=False)`` gives for ``inputs``, as an array. ``keep`` gets the
+    scores, none of models that add rows to one another.
+    """
     inputs = {**inputs, **_kinds_of_tokens(model, inputs)}
     advice = "leave out --verify, or correct generation_config.json of the checkpoint"
     with reported(f"model.generate of {type(model).__name__} fails", next=advice), offline():
-        return generate_rows(model, inputs, max_new_tokens)[0].numpy()
+        return generate_rows(model, inputs, max_new_tokens, keep)[0].numpy()
 
 
 def _kinds_of_tokens(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.int64]]:
@@ -62,7 +89,9 @@ def _kinds_of_tokens(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str,
     return {KINDS: kinds} if is_taken and kinds.any() else {}
 
 
-def generate_rows(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> tuple[torch.Tensor, bool]:
+def generate_rows(
+    model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int, keep: KeptScores | None = None
+) -> tuple[torch.Tensor, bool]:
     """Tokens as ``generate_eagerly`` gives them, or each row's alone, and whether it is that: where a step gives states of
     more tokens than it takes, the model has added the rows to one another (RWKV's step of one token).
     """
@@ -76,11 +105,13 @@ def generate_rows(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens:
 
     handle = getattr(model, "base_model", model).register_forward_hook(look, with_kwargs=True)
     try:
-        together = generate_eagerly(model, inputs, max_new_tokens)
+        together = generate_eagerly(model, inputs, max_new_tokens, keep)
     finally:
         handle.remove()
     if not any(mixed):
         return together, False
+    if keep is not None:
+        keep.clear()
     tensors = {name: torch.as_tensor(value) for name, value in inputs.items()}
     rows = range(len(tensors["input_ids"]))
     alone = [generate_eagerly(model, {k: v[row : row + 1] for k, v in tensors.items()}, max_new_tokens) for row in rows]
@@ -90,38 +121,26 @@ def generate_rows(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens:
     return torch.nn.utils.rnn.pad_sequence([tokens[0] for tokens in alone], True, float(pad)), True
 
 
-def generate_eagerly(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> torch.Tensor:
+def generate_eagerly(
+    model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int, keep: KeptScores | None = None
+) -> torch.Tensor:
     """Greedy tokens of ``model``; Whisper's own loop over long audio is left aside, since the graphs do one window.
 
     Of models of several codebooks [batch, codebooks, length], which their own loop alone knows to shift.
     """
-    return _generated(model, inputs, max_new_tokens)[0]
-
-
-def scores_of(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> NDArray[np.float32]:
-    """The scores [steps, batch, vocabulary] by which ``generate_eagerly`` chooses each new token."""
-    inputs = {**inputs, **_kinds_of_tokens(model, inputs)}
-    scores = _generated(model, inputs, max_new_tokens, with_scores=True)[1]
-    return torch.stack(scores).float().numpy()
-
-
-def _generated(
-    model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int, *, with_scores: bool = False
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     from transformers import GenerationMixin
 
     is_own = language_of(model) is not model or delays_of(model)
     generate = type(model).generate if is_own else GenerationMixin.generate
     tensors = {name: torch.as_tensor(value).clone() for name, value in inputs.items()}
     with torch.no_grad():
-        result = generate(
+        return generate(
             model,
             **tensors,
-            **({"output_scores": True, "return_dict_in_generate": True} if with_scores else {}),
+            **({} if keep is None else {"logits_processor": [keep]}),
             do_sample=False,
             num_beams=1,
             num_return_sequences=1,
             max_new_tokens=max_new_tokens,
             use_cache=True,
         )
-    return (result, ()) if isinstance(result, torch.Tensor) else (result.sequences, result.scores)

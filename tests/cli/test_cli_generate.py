@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,42 @@ def test_python_compares_tokens_with_their_source(
         fx2onnx.verify_generation(exported, f"hf:{checkpoint}", engine=engine, max_new_tokens=2.5, input_ids=ids)  # type: ignore[arg-type]
     with pytest.raises(fx2onnx.UserError, match=r"E001.*not the name of a checkpoint"):
         fx2onnx.verify_generation(exported, torch.nn.Linear(1, 1), input_ids=ids)  # type: ignore[arg-type]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("weight", "options"),
+    [
+        ("layers.1.mlp.up_proj.weight", {}),
+        ("lm_head.weight", {"quantize": "int8"}),
+        ("layers.0.self_attn.v_proj.weight", {"fused": True, "target": "onnxruntime"}),
+    ],
+)
+def test_a_wrong_weight_that_changes_no_token_is_found(
+    checkpoint: Path, tmp_path: Path, weight: str, options: dict[str, Any]
+) -> None:
+    """One weight of the source is off by a thousandth: every token is the same."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(checkpoint, tmp_path / "other")
+    file = tmp_path / "other" / "model.safetensors"
+    state = load_file(file)
+    next(value for name, value in state.items() if name.endswith(weight)).mul_(1.001)
+    save_file(state, file, metadata={"format": "pt"})
+    fx2onnx.export_folder(f"hf:{checkpoint}", tmp_path / "out", verify=False, **options)
+    ids = np.array([[5, 6, 7], [9, 3, 4]])
+    right = fx2onnx.verify_generation(tmp_path / "out", f"hf:{checkpoint}", max_new_tokens=3, input_ids=ids)
+    assert right.ok
+    assert right.logits is not None
+    wrong = fx2onnx.verify_generation(tmp_path / "out", f"hf:{tmp_path / 'other'}", max_new_tokens=3, input_ids=ids)
+    assert wrong.is_equal
+    assert not wrong.ok
+    with pytest.raises(fx2onnx.VerificationError, match=r"E501.*logits by which they are chosen are not"):
+        wrong.raise_if_failed()
+    arguments = ("--prompt-ids", "5,6,7", "--max-new-tokens", 3, "--verify", "--source", f"hf:{tmp_path / 'other'}")
+    done = invoke("generate", tmp_path / "out", *arguments, "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["verified"] is False
 
 
 @pytest.mark.long

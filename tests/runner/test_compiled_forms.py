@@ -116,6 +116,9 @@ def integers() -> list[Case]:
             zero = (np.arange(columns) % 7).astype(right)
             given = [numbers(left, rows, inner), scalar(5, left)]
             made.append(Case("MatMulInteger", [given[0]], numbers(right, inner, columns), given[1], zero))
+            both = [numbers(left, 3, rows, inner), numbers(right, 3, inner, columns)]
+            made.append(Case("MatMulInteger", both, given[1], zero[3:4].reshape(())))
+            made.append(Case("MatMulInteger", [one[0] for one in both]))
             scale = np.linspace(0.001, 0.01, columns).astype("float32")
             by = scalar(0.02), given[1], numbers(right, inner, columns), scale, zero, scalar(0.7), scalar(9, left)
             made.append(Case("QLinearMatMul", [given[0]], *by))

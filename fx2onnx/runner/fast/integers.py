@@ -11,6 +11,7 @@ import numpy as np
 
 from fx2onnx.runner.fast import depthwise, dot4
 from fx2onnx.runner.fast.compiled import compiled, f32, i32, into_code, operand
+from fx2onnx.runner.fast.dot4 import INT8, INT32, UINT8, Finish, flip_of, is_byte
 from fx2onnx.semantics.kernels.contrib.quantized import with_weights_as_columns
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.integer_products import integer_range
@@ -18,29 +19,8 @@ from fx2onnx.semantics.kernels.windows import Window, conv_window
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array, Spec
 
-INT32, UINT8, INT8 = (np.dtype(one) for one in (np.int32, np.uint8, np.int8))
 CHUNK_BYTES = 1 << 19
 """Columns of a convolution are made and multiplied in chunks of about this size."""
-Finish = Callable[[Array, Array, list[Call], Sequence[Any]], Call]
-"""From the sums, the output, the calls so far, to which it may add, and the operands: the call that makes the output."""
-
-
-def _flip(dtype: Any) -> int:
-    """The number added to values of one type of a byte so that they are uint8."""
-    return 128 if dtype == INT8 else 0
-
-
-def _is_byte(spec: Any) -> bool:
-    return spec is not None and spec[1] in (UINT8, INT8)
-
-
-@compiled
-def _corrected(c: Array, rows: Array, zero: Array, flip: Any, of_column: Array, of_row: Array, out: Array) -> None:
-    """out = the sums of x - zero times w - its zero point, from those of the bytes as they are."""
-    shift = i32(zero[0]) + flip
-    for r in range(out.shape[0]):
-        for j in range(out.shape[1]):
-            out[r, j] = c[r, j] + shift * of_column[j] - of_row[j] * rows[r]
 
 
 @compiled
@@ -65,8 +45,10 @@ def _requantized(sums: Array, factor: Array, zero: Any, low: Any, high: Any, out
 def _products(facts: Facts, place: int, zeros: tuple[int, int], finish: Finish) -> Prepared | None:
     """A product with constant weights at input ``place``."""
     spec, weights = facts.inputs[0], facts.consts[place]
-    if not dot4.IS_THERE or spec is None or not _is_byte(spec) or weights is None or weights.ndim != 2:
+    if not dot4.IS_THERE or spec is None or not is_byte(spec):
         return None
+    if weights is None or weights.ndim != 2:
+        return dot4.prepare_fed(facts, place, zeros, finish)
     given = [facts.inputs[zero] if len(facts.inputs) > zero else None for zero in zeros]
     b_zero = facts.consts[zeros[1]] if given[1] is not None else np.zeros(1, weights.dtype)
     inner, outs = weights.shape
@@ -74,7 +56,7 @@ def _products(facts: Facts, place: int, zeros: tuple[int, int], finish: Finish) 
         return None
     if 0 in spec[0] or 0 in weights.shape or (given[0] is not None and math.prod(given[0][0]) != 1):
         return None
-    flip, lift = _flip(spec[1]), 128 if weights.dtype == UINT8 else 0
+    flip, lift = flip_of(spec[1]), 128 if weights.dtype == UINT8 else 0
     rows, quads = math.prod(spec[0][:-1]), -(-inner // 4)
 
     def arranged() -> tuple[Array, Array, Array]:
@@ -100,7 +82,7 @@ def _products(facts: Facts, place: int, zeros: tuple[int, int], finish: Finish) 
             left = copy
         made.append(partial(dot4.products, left, packed, c))
         made.append(partial(dot4.row_sums, left, totals) if has_sums else partial(totals.fill, 0))
-        made.append(partial(_corrected, c, totals, shift, i32(flip), of_column, of_row, sums))
+        made.append(partial(dot4.corrected, c, totals, shift, i32(flip), of_column, of_row, sums))
         made.append(finish(sums, out[0].reshape(rows, outs), made, operands))
         return made
 
@@ -145,10 +127,8 @@ def _requantizing(scales: Sequence[Array | None], zero: Array | None, columns: i
 
 
 def prepare_QLinearMatMul(facts: Facts) -> Prepared | None:
-    weights, zero = facts.consts[3], facts.consts[7]
-    if weights is None or weights.ndim != 2:
-        return None
-    found = _requantizing((facts.consts[1], facts.consts[4], facts.consts[6]), zero, weights.shape[1])
+    columns, zero = facts.outputs[0][0][-1] if facts.outputs[0][0] else 0, facts.consts[7]
+    found = _requantizing((facts.consts[1], facts.consts[4], facts.consts[6]), zero, columns)
     if found is None or zero is None:
         return None
     (factor, shift), (low, high) = found, map(f32, integer_range(zero.dtype))
@@ -284,7 +264,7 @@ def _convolution(
 ) -> Prepared | None:
     """A convolution of images or lines with constant weights, its groups one or as many as channels."""
     spec, weights = facts.inputs[0], facts.consts[place]
-    if spec is None or not _is_byte(spec) or weights is None or weights.ndim not in (3, 4) or any(facts.channels_last):
+    if spec is None or not is_byte(spec) or weights is None or weights.ndim not in (3, 4) or any(facts.channels_last):
         return None
     given = [facts.inputs[zero] if len(facts.inputs) > zero else None for zero in zeros]
     w_zero = facts.consts[zeros[1]] if given[1] is not None else np.zeros(1, weights.dtype)
@@ -309,7 +289,7 @@ def _by_columns(
     spec = facts.inputs[0]
     assert spec is not None
     shape = batch, ins, high, wide = spec[0] if len(spec[0]) == 4 else (*spec[0][:2], 1, spec[0][2])
-    outs, lift, flip = len(weights), _flip(weights.dtype), i32(_flip(spec[1]))
+    outs, lift, flip = len(weights), flip_of(weights.dtype), i32(flip_of(spec[1]))
 
     def arranged() -> tuple[Array, Array, Array]:
         codes = (weights.astype(np.int16) + lift).astype(np.uint8).reshape(*weights.shape[:2], *window.kernel)

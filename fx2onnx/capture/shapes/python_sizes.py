@@ -6,7 +6,6 @@ import builtins
 import functools
 import gc
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -18,29 +17,23 @@ from fx2onnx.base.code_patch import THREAD, Patched, Why, WithHashOf, answers_fo
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_literals, size_tensors
+from fx2onnx.capture.shapes.number_methods import ATTRIBUTES, Function, size_node
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_keys import hashing
 from fx2onnx.capture.shapes.size_math import (
     FAST_LENGTHS,
     IS_FINITE,
     MATH,
-    METHODS_OF_TRUTHS,
     NEEDS,
-    REAL,
     Formula,
     Number,
-    bit_length,
     has_result,
-    nonzero,
-    ufunc_of_sizes,
 )
-from fx2onnx.capture.shapes.symnode import DimNode, may_be_size, sym_number, unwrap
-from fx2onnx.sizes.expr import Scalar, apply, is_real_number
+from fx2onnx.capture.shapes.symnode import may_be_size, sym_number, unwrap
+from fx2onnx.sizes.expr import Scalar, apply
 from fx2onnx.torchcompat.frames import asked_by_user, is_of_modules
 from fx2onnx.torchcompat.thread_state import list_device_constructors
 from fx2onnx.torchcompat.versions import find
-
-Function: TypeAlias = Callable[..., Number]
 
 
 def install_size_functions() -> dict[int, object]:
@@ -74,7 +67,7 @@ def _named() -> list[Patched]:
     sizes = ((torch.Tensor, size_tensors.METHODS), (torch.Tensor, _METHODS), (torch, size_literals.TYPES))
     return [
         Patched(holder, name, value, why)
-        for why, table in ((Why.SIZES, sizes), (Why.METHODS, _ATTRIBUTES.items()))
+        for why, table in ((Why.SIZES, sizes), (Why.METHODS, ATTRIBUTES.items()))
         for holder, names in table
         for name, value in names.items()
     ]
@@ -188,7 +181,7 @@ def _extreme(op: str, original: Function) -> Function:
         items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple, torch.Size) else values
         if not keywords and type(items) in (list, tuple) and are_numbers_of_data(items):
             return extreme_of_data(op, items)
-        node = None if keywords else next(filter(None, map(_size_node, items)), None)
+        node = None if keywords else next(filter(None, map(size_node, items)), None)
         if node is None or not all(isinstance(item, int | float | torch.SymInt | torch.SymFloat) for item in items):
             return original(*values, **keywords)
         return sym_number(
@@ -206,18 +199,13 @@ def _extreme_of_two(op: str, env: ShapeEnv, one: Scalar, two: Scalar) -> Scalar:
     return apply(op, one, two)
 
 
-def _size_node(item: object) -> DimNode | None:
-    node = item.node if type(item) in (torch.SymInt, torch.SymFloat) else None  # type: ignore[attr-defined]
-    return node if isinstance(node, DimNode) else None
-
-
 @answers_for_caller
 def _formula(formula: Formula, original: Function) -> Function:
     """``original`` of sizes by an expression; of their plain numbers where there is none."""
     needs = NEEDS.get(original.__name__)
 
     def computed(*args: Number, **kwargs: Number) -> Number:
-        node = next(filter(None, map(_size_node, args)), None)
+        node = next(filter(None, map(size_node, args)), None)
         if node is None:
             return original(*args, **kwargs)
         values = [*map(unwrap, args)]
@@ -239,7 +227,7 @@ def _finite(answer: bool, original: Function) -> Function:
             value = value.item()
         if type(value) is DataNumber:
             return asks(value)
-        return answer if _size_node(value) is not None else original(value)
+        return answer if size_node(value) is not None else original(value)
 
     return answered
 
@@ -256,7 +244,7 @@ def _power(original: Function) -> Function:
     """``pow(a, n, m)`` is counted with plain numbers."""
 
     def power(*args: Number, **kwargs: Number) -> Number:
-        if len(args) == 3 and any(_size_node(arg) is not None for arg in args):
+        if len(args) == 3 and any(size_node(arg) is not None for arg in args):
             args = tuple(map(int, args))
         return original(*args, **kwargs)
 
@@ -331,82 +319,3 @@ def _class_of(kind: type, number: type) -> property:
         return number if THREAD.captures and is_of_modules(sys._getframe(1).f_code) else kind
 
     return property(get)
-
-
-@answers_for_caller
-def _method(formula: Formula, own: str) -> Function:
-    """A method that Python's or NumPy's number has, or that NumPy looks for."""
-
-    def method(self: Number, *others: Number) -> Number:
-        node = self.node
-        found = formula(node.value, *map(unwrap, others))
-        return getattr(int(self), own)(*others) if found is None else sym_number(node.env, found)
-
-    return method
-
-
-def _floordiv(name: str, order: int) -> Function:
-    """``//`` of real numbers; torch's own rounds the quotient down, which may be 1 more. ``order``: -1 where the divisor comes first."""
-    own = {kind: getattr(kind, name) for kind in (torch.SymInt, torch.SymFloat)}
-
-    @answers_for_caller
-    def floordiv(self: Number, other: Number) -> Number:
-        node = _size_node(self)
-        is_number = isinstance(other, int | float) or _size_node(other) is not None
-        top, bottom = (node.value, unwrap(other))[::order] if node is not None and is_number else (0, 0)
-        if node is None or not (is_real_number(top) or is_real_number(bottom)):
-            return own[type(self)](self, other)
-        if not has_result(node.env, nonzero(bottom)):
-            raise ZeroDivisionError("float floor division by zero")
-        return sym_number(node.env, apply("floordiv", apply("float", top), apply("float", bottom)))
-
-    return floordiv
-
-
-@answers_for_caller
-def _rounded(self: Number, digits: int | None = None) -> Number:
-    return self if digits is None or digits >= 0 else round(int(self), digits)
-
-
-@answers_for_caller
-def _format(self: Number, how: str) -> str:
-    """The text of the size as its expression, in as many places; what shows the number's digits needs it."""
-    plain = how.removesuffix("d")
-    if plain and not re.fullmatch(r"(.?[<>^])?\d+", plain):
-        return format(int(self) if type(self) is torch.SymInt else float(self), how)
-    return format(str(self), plain)
-
-
-@answers_for_caller
-def _itself(self: Number) -> Number:
-    return self
-
-
-_OF_BOTH: Mapping[str, object] = {
-    "__divmod__": answers_for_caller(lambda self, other: (self // other, self % other)),
-    "__rdivmod__": answers_for_caller(lambda self, other: (other // self, other % self)),
-    "__format__": _format,
-    "real": property(_itself),
-    "imag": 0,
-    "conjugate": _itself,
-    "__array_ufunc__": ufunc_of_sizes,
-    "rint": answers_for_caller(lambda self: 1.0 * round(self)),
-    "__floordiv__": _floordiv("__floordiv__", 1),
-    "__rfloordiv__": _floordiv("__rfloordiv__", -1),
-    **{name: _method(formula, name) for name, formula in REAL.items()},
-}
-_ATTRIBUTES: Mapping[type, Mapping[str, object]] = {
-    torch.SymInt: {
-        **_OF_BOTH,
-        "__invert__": answers_for_caller(lambda self: -self - 1),
-        "__round__": _rounded,
-        "bit_length": _method(bit_length, "bit_length"),
-        "numerator": property(_itself),
-        "denominator": 1,
-        "to_bytes": answers_for_caller(lambda self, *args, **kwargs: int(self).to_bytes(*args, **kwargs)),
-        "as_integer_ratio": answers_for_caller(lambda self: (self, 1)),
-        "bit_count": answers_for_caller(lambda self: int(self).bit_count()),
-    },
-    torch.SymFloat: _OF_BOTH,
-    torch.SymBool: {"real": property(_itself), **METHODS_OF_TRUTHS},
-}

@@ -1,0 +1,109 @@
+"""Methods and attributes that Python's and NumPy's numbers have and torch's symbolic ones have not, or whose answer is the number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import torch
+
+from fx2onnx.base.code_patch import answers_for_caller
+from fx2onnx.capture.shapes.size_math import (
+    METHODS_OF_TRUTHS,
+    REAL,
+    Formula,
+    Number,
+    bit_length,
+    has_result,
+    nonzero,
+    ufunc_of_sizes,
+)
+from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
+from fx2onnx.sizes.expr import apply, is_real_number
+
+Function: TypeAlias = Callable[..., Number]
+
+
+def size_node(item: object) -> DimNode | None:
+    node = item.node if type(item) in (torch.SymInt, torch.SymFloat) else None  # type: ignore[attr-defined]
+    return node if isinstance(node, DimNode) else None
+
+
+@answers_for_caller
+def _method(formula: Formula, own: str) -> Function:
+    """A method that Python's or NumPy's number has, or that NumPy looks for."""
+
+    def method(self: Number, *others: Number) -> Number:
+        node = self.node
+        found = formula(node.value, *map(unwrap, others))
+        return getattr(int(self), own)(*others) if found is None else sym_number(node.env, found)
+
+    return method
+
+
+def _floordiv(name: str, order: int) -> Function:
+    """``//`` of real numbers; torch's own rounds the quotient down, which may be 1 more. ``order``: -1 where the divisor comes first."""
+    own = {kind: getattr(kind, name) for kind in (torch.SymInt, torch.SymFloat)}
+
+    @answers_for_caller
+    def floordiv(self: Number, other: Number) -> Number:
+        node = size_node(self)
+        is_number = isinstance(other, int | float) or size_node(other) is not None
+        top, bottom = (node.value, unwrap(other))[::order] if node is not None and is_number else (0, 0)
+        if node is None or not (is_real_number(top) or is_real_number(bottom)):
+            return own[type(self)](self, other)
+        if not has_result(node.env, nonzero(bottom)):
+            raise ZeroDivisionError("float floor division by zero")
+        return sym_number(node.env, apply("floordiv", apply("float", top), apply("float", bottom)))
+
+    return floordiv
+
+
+@answers_for_caller
+def _rounded(self: Number, digits: int | None = None) -> Number:
+    return self if digits is None or digits >= 0 else round(int(self), digits)
+
+
+@answers_for_caller
+def _format(self: Number, how: str) -> str:
+    """The text of the size as its expression, in as many places; what shows the number's digits needs it."""
+    plain = how.removesuffix("d")
+    if plain and not re.fullmatch(r"(.?[<>^])?\d+", plain):
+        return format(int(self) if type(self) is torch.SymInt else float(self), how)
+    return format(str(self), plain)
+
+
+@answers_for_caller
+def _itself(self: Number) -> Number:
+    return self
+
+
+_OF_BOTH: Mapping[str, object] = {
+    "__divmod__": answers_for_caller(lambda self, other: (self // other, self % other)),
+    "__rdivmod__": answers_for_caller(lambda self, other: (other // self, other % self)),
+    "__format__": _format,
+    "real": property(_itself),
+    "imag": 0,
+    "conjugate": _itself,
+    "__array_ufunc__": ufunc_of_sizes,
+    "rint": answers_for_caller(lambda self: 1.0 * round(self)),
+    "__floordiv__": _floordiv("__floordiv__", 1),
+    "__rfloordiv__": _floordiv("__rfloordiv__", -1),
+    **{name: _method(formula, name) for name, formula in REAL.items()},
+}
+ATTRIBUTES: Mapping[type, Mapping[str, object]] = {
+    torch.SymInt: {
+        **_OF_BOTH,
+        "__invert__": answers_for_caller(lambda self: -self - 1),
+        "__round__": _rounded,
+        "bit_length": _method(bit_length, "bit_length"),
+        "numerator": property(_itself),
+        "denominator": 1,
+        "to_bytes": answers_for_caller(lambda self, *args, **kwargs: int(self).to_bytes(*args, **kwargs)),
+        "as_integer_ratio": answers_for_caller(lambda self: (self, 1)),
+        "bit_count": answers_for_caller(lambda self: int(self).bit_count()),
+    },
+    torch.SymFloat: _OF_BOTH,
+    torch.SymBool: {"real": property(_itself), **METHODS_OF_TRUTHS},
+}

@@ -4,7 +4,7 @@ One process, warm, all variants of a model in turn, medians of ``--rounds``. *Gr
 export* ends with the finished file, weights inside, in ``--folder``. The writing of the weights is also measured by itself,
 beside one plain sequential write of as many bytes to the same folder.
 
-    python -m benchmarks.export_time [--rounds 5] [--models a,b] [--folder DIR] [--write docs/measured/benchmarks.md]
+    python -m benchmarks.export_time [--rounds 3] [--models a,b] [--folder DIR] [--write docs/measured/benchmarks.md]
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def main() -> None:
     from benchmarks.export_page import page
     from models_zoo.registry import names
 
-    parser = zoo_parser(__doc__, rounds=5)
+    parser = zoo_parser(__doc__, rounds=3)
     parser.add_argument("--write", metavar="FILE.md", help="write the page and its plot")
     options = parser.parse_args()
     os.makedirs(options.folder, exist_ok=True)

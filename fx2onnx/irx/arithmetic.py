@@ -177,7 +177,7 @@ _OPERATIONS: dict[str, Callable[..., ir.Value]] = {
     "next_smooth": _next_smooth,
     "log2": _logarithm(2),
     "log10": _logarithm(10),
-    **{name.lower(): _real(name) for name in ("Sqrt", "Log", "Exp", "Sin", "Cos", "Tanh")},
+    **{name.lower(): _real(name) for name in ("Sqrt", "Log", "Exp", "Sin", "Cos", "Tanh", "Atan")},
     "float": lambda op, a: _as(op, a, DOUBLE),
     "real": lambda op, a: _as(op, a, DOUBLE),
     "floor": _to_int("Floor"),

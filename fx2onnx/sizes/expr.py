@@ -47,7 +47,7 @@ EVALUATE: dict[str, Callable[..., Number]] = {
     "pow": lambda a, b: a**b, "sqrt": math.sqrt, "float": float, "real": float, "floor": math.floor, "ceil": math.ceil,
     "trunc": math.trunc, "round": round, "abs": abs, "bitand": operator.and_,
     "bit_length": lambda a: int(a).bit_length(), "log2": math.log2, "log10": math.log10, "log": math.log,
-    "exp": math.exp, "sin": math.sin, "cos": math.cos, "tanh": math.tanh, "next_smooth": next_smooth,
+    "exp": math.exp, "sin": math.sin, "cos": math.cos, "tanh": math.tanh, "atan": math.atan, "next_smooth": next_smooth,
 }  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def evaluated(op: str, *args: Number) -> Number:
 
 
 INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
-APPROXIMATE = frozenset({"log2", "log10", "log", "exp", "sin", "cos", "tanh"})
+APPROXIMATE = frozenset({"log2", "log10", "log", "exp", "sin", "cos", "tanh", "atan"})
 """Real functions whose last bit may differ between two libraries: what rounds such a value is not exact at every size."""
 REAL_OPS = APPROXIMATE | {"truediv", "sqrt", "float", "real"}
 """``real`` is a real number as it was rounded, whose terms further arithmetic leaves together."""

@@ -112,13 +112,44 @@ ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a mask of lengths": _lengths,
     "tril": lambda x: x + torch.tensor(np.tril(np.ones(x.shape)), dtype=x.dtype),
     "eye": lambda x: x @ torch.from_numpy(np.eye(x.shape[1], dtype="float32")),
+    "linspace without its end": lambda x: (
+        x * torch.from_numpy(np.linspace(0, 1, x.shape[1], endpoint=False))
+        + torch.from_numpy(np.linspace(9, x.shape[1], 4, False, dtype=np.float32)).sum()
+        + torch.from_numpy(np.logspace(0, 1, x.shape[0], endpoint=False))[:, None]
+    ),
+    "linspace and its step": lambda x: (
+        x * np.linspace(0, 1, x.shape[1], retstep=True)[1] + np.linspace(0, 3, x.shape[0], False, True)[1]
+    ),
+    "interp": lambda x: (
+        x * torch.from_numpy(np.interp(np.arange(x.shape[1]), [1, 3, 9], [0.5, 1.0, 3.0], left=7))
+        + float(np.interp(x.shape[0], [0, 5, 6], [0.0, 1.0, 3.0]))
+        + torch.from_numpy(np.interp([-1.0, 0.5, 1.5, 40], np.arange(x.shape[0]), np.arange(x.shape[0]) * 2.0)).sum()
+    ),
+    "outer": lambda x: (
+        x * np.add.outer(np.arange(x.shape[0]), np.arange(x.shape[1]))
+        - torch.from_numpy(np.subtract.outer(np.arange(x.shape[0]), np.ones((2, x.shape[1])))).sum(1)
+    ),
+    "reduce and accumulate": lambda x: (
+        x * float(np.maximum.reduce(np.arange(x.shape[1]))) * int(np.add.reduce(np.array(x.shape)))
+        + np.logical_and.reduce([np.arange(x.shape[1]) > 1, np.arange(x.shape[1]) < 4])
+        + np.add.accumulate(np.arange(x.shape[1]))
+        + np.multiply.reduce(np.ones(x.shape) * 1.5, axis=1)[:, None]
+    ),
+    "unravel_index": lambda x: (
+        x * x[np.unravel_index(2, x.shape)]
+        + x[tuple(map(torch.from_numpy, np.unravel_index(np.arange(x.shape[1]), x.shape)))]
+        + np.unravel_index(1, (2, x.shape[0]), "F")[0]
+    ),
+    "ravel_multi_index": lambda x: (
+        x * x.flatten()[np.ravel_multi_index((1, 2), x.shape)] + np.ravel_multi_index((1, 0), x.shape, order="F")
+    ),
+    "float of a number of NumPy": lambda x: x * float(np.arange(x.shape[1]).max()) + int(np.arange(x.shape[0])[-1]),
     "repeat": lambda x: x + torch.from_numpy(np.repeat(np.arange(2.0), x.shape[0])).view(2, -1).sum(0)[:, None],
 }
 FIXED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a function that has no method": lambda x: x * float(np.fmod(3.0, 2.0 * x.shape[0])),
     "an array and a real size": lambda x: x + float(np.hypot(np.array([1.0, 2.0]), x.shape[0] / 2).sum()),
     "a function with another shape in torch": lambda x: x * float(np.median(np.arange(x.shape[0]))),
-    "an array of objects": lambda x: x * float(np.fmod(np.arange(-1, x.shape[0] + 1) + 0.5, x.shape[0] - 0.5).sum()),
 }
 
 
@@ -141,9 +172,24 @@ def test_a_size_that_numpy_takes_as_a_number_is_refused_with_its_line(
         fx2onnx.export(make, (X,), dynamic_shapes=({0: "n"},))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x * torch.from_numpy(np.setdiff1d(np.arange(x.shape[0]), [1, 2])).sum(),
+        lambda x: x * torch.from_numpy(np.subtract.accumulate(np.arange(x.shape[0])))[:, None],
+        lambda x: x + torch.from_numpy(np.add.reduceat(np.arange(x.shape[0]), [0, 2])).sum(),
+    ],
+)
+def test_a_function_that_only_numpy_has_is_named(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(fx2onnx.UserError, match=r"(?s)E104.*NumPy's \w+ is not computed.*test_numpy_of_sizes\.py"):
+        fx2onnx.export(make, (X,), dynamic_shapes=({0: "n"},))
+
+
 def test_sizes_in_functions_of_numpy_stay_sizes() -> None:
     def scaled(x: torch.Tensor) -> torch.Tensor:
-        return x * np.sqrt(x.shape[0]) + np.float32(2) / x.shape[1] + np.add(x.shape[0], 1.5)
+        angles = np.arctan2(x.shape[0], x.shape[1]) + np.deg2rad(x.shape[0]) + np.arctan(x.shape[1])
+        roots = float(np.hypot(x.shape[0], x.shape[1])) + np.cbrt(x.shape[0] / 3) + np.cosh(2 / x.shape[0])
+        return x * np.sqrt(x.shape[0]) + np.float32(2) / x.shape[1] + np.add(x.shape[0], 1.5) + angles * roots
 
     result = fx2onnx.export(scaled, (X,), dynamic_shapes=({0: "n", 1: "m"},))
     for rows, columns in ((4, 6), (9, 2)):

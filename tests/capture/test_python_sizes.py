@@ -18,7 +18,6 @@ from tests.support import check
 SAMPLE, OTHERS = 6, (1, 3, 5, 8, 13)
 PINNED = {
     "round to digits": "Python rounds decimal digits",
-    "atan": "no runtime has it for float64",
     "fsum": "a sum without rounding errors on the way",
     "percent": "a text made by C code",
     "in a set": "a key",

@@ -83,6 +83,8 @@ def _length(value: torch.Tensor | Sized) -> int | torch.SymInt:
 
 LENGTHS: dict[type, Callable[[Any], Any]] = {}
 """Classes of lists whose length is a size, with what gives it."""
+ARRAYS: set[type] = set()
+"""Classes of arrays that hold a tensor of the run, as ``tensor``."""
 
 
 @answers_for_caller
@@ -109,6 +111,8 @@ class _OfNumber(type):
 
     def __call__(cls, *args: object, **kwargs: object) -> object:
         value = args[0] if len(args) == 1 and not kwargs and THREAD.captures else None
+        if type(value) in ARRAYS:
+            value = value.tensor  # type: ignore[attr-defined]
         if isinstance(value, torch.Tensor):
             value = value.item()
             args = (value,)

@@ -15,18 +15,16 @@ import torch
 
 from fx2onnx.base.code_patch import THREAD, Delegate, Why, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.python.file_names import LENGTHS, SYMBOLIC, to_float, to_int
+from fx2onnx.capture.python.file_names import ARRAYS, LENGTHS, SYMBOLIC, to_float, to_int
 from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.shapes.numpy_functions import OF_UFUNCS, OTHERS, ndarray, tnp
 from fx2onnx.capture.shapes.shape_env import NOT_NUMPY
 from fx2onnx.capture.shapes.size_arguments import WHOLE
 from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.late_imports import torch_arrays
 from fx2onnx.torchcompat.pytrees import pytree
 
-tnp: Value
-ndarray: Value
-DType: Value
-tnp, ndarray, DType = torch_arrays()
+DType: Value = torch_arrays()[2]
 _MAKES = frozenset(
     [
         "arange",
@@ -44,15 +42,18 @@ _MAKES = frozenset(
         "hanning",
         "identity",
         "indices",
+        "interp",
         "kaiser",
         "linspace",
         "logspace",
         "ones",
+        "ravel_multi_index",
         "repeat",
         "tile",
         "tri",
         "tril_indices",
         "triu_indices",
+        "unravel_index",
         "zeros",
     ]
 )
@@ -73,7 +74,7 @@ def installed_arrays() -> dict[int, object]:
     put_name(ndarray, "__getattr__", _lacking, Why.PYTHON)
     for name, own in [*vars(ndarray).items()]:
         if isinstance(own, FunctionType):
-            put_name(ndarray, name, _refusing(name, _OTHERS.get(name.strip("_"), own)), Why.PYTHON)
+            put_name(ndarray, name, _refusing(name, OTHERS.get(name.strip("_"), own)), Why.PYTHON)
     return {id(np): _SPACE}
 
 
@@ -218,10 +219,12 @@ class _Space(Delegate):
         self.instead = instead
 
     def __getattr__(self, name: str) -> Value:
-        own, instead = getattr(self.original, name), _OTHERS.get(name, getattr(self.instead, name, None))
+        own, instead = getattr(self.original, name), OTHERS.get(name, getattr(self.instead, name, None))
+        if isinstance(self.original, np.ufunc) and name in OF_UFUNCS and self.instead is not None:
+            instead = functools.partial(OF_UFUNCS[name], self.original.__name__, self.instead)
         if isinstance(own, type):
             return _Kind(own) if issubclass(own, np.integer | np.floating) else own
-        return _Space(own, instead) if callable(own) or isinstance(own, ModuleType) or name in _OTHERS else own
+        return _Space(own, instead) if callable(own) or isinstance(own, ModuleType) or name in OTHERS else own
 
     def __call__(self, *args: Value, **kwargs: Value) -> Value:
         args, kwargs = pytree.tree_map(_own, (args, kwargs))
@@ -264,64 +267,6 @@ def _shown(dtype: Value, function: Callable[[object], str]) -> str:
     return function(_own(dtype))
 
 
-@answers_for_caller
-def _grid(slices: Value) -> Value:
-    """``np.mgrid[slices]``"""
-    axes = [tnp.arange(each.start or 0, each.stop, each.step or 1) for each in slices]
-    return tnp.stack(tnp.meshgrid(*axes, indexing="ij"))
-
-
-@answers_for_caller
-def _window(name: str, length: Value, *args: Value) -> Value:
-    """``np.hanning(length)`` and its like."""
-    return ndarray(getattr(torch, f"{name}_window")(length, False, *args, dtype=torch.float64))
-
-
-@answers_for_caller
-def _running(
-    function: Callable[..., Value], array: Value, axis: Value = None, dtype: Value = None, **kwargs: Value
-) -> Value:
-    """``np.cumsum`` and ``np.cumprod``: NumPy counts integers and booleans by int64."""
-    array = tnp.asarray(array)
-    is_real = array.tensor.is_floating_point() or array.tensor.is_complex()
-    return function(array, axis, dtype if is_real or dtype is not None else np.int64, **kwargs)
-
-
-@answers_for_caller
-def _where(condition: Value, *sides: Value) -> Value:
-    """``np.where`` whose sides get the dtype that NumPy gives two arrays."""
-    dtypes = [side.dtype for side in sides if type(side) is ndarray]
-    if len(dtypes) == 2:
-        sides = tuple(side.astype(tnp.result_type(*dtypes)) for side in sides)
-    return tnp.where(condition, *sides)
-
-
-@answers_for_caller
-def _divmod(array: Value, divisor: Value) -> Value:
-    return tnp.floor_divide(array, divisor), tnp.remainder(array, divisor)
-
-
-@answers_for_caller
-def _spaced(name: str, *args: Value, dtype: Value = None, **kwargs: Value) -> Value:
-    """``np.linspace`` and its like, of which torch's leave out the dtype."""
-    found = getattr(tnp, name)(*args, **kwargs)
-    if dtype is None:
-        return found
-    is_floor = name == "linspace" and np.issubdtype(np.dtype(dtype), np.integer)
-    return (tnp.floor(found) if is_floor else found).astype(dtype)
-
-
-_WINDOWS = {"hanning": "hann", "hamming": "hamming", "blackman": "blackman", "bartlett": "bartlett", "kaiser": "kaiser"}
-_OTHERS: dict[str, Callable[..., Value]] = {
-    "mgrid": _grid,
-    "asanyarray": tnp.asarray,
-    **{name: functools.partial(_spaced, name) for name in ("linspace", "logspace", "geomspace")},
-    "cumsum": functools.partial(_running, tnp.cumsum),
-    "cumprod": functools.partial(_running, tnp.cumprod),
-    "divmod": _divmod,
-    "rint": lambda array: tnp.rint(array * 1.0),
-    "where": _where,
-    **{name: functools.partial(_window, own) for name, own in _WINDOWS.items()},
-}
 _SPACE = _Space(np, tnp)
 WHOLE[ndarray] = _tensor
+ARRAYS.add(ndarray)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -145,8 +145,32 @@ def _of(op: str, value: Scalar) -> Scalar | None:
     return apply(op, plain(value))
 
 
+def arc_tangent(opposite: Scalar, adjacent: Scalar) -> Scalar | None:
+    """``math.atan2`` to the right of the vertical axis."""
+    return apply("atan", apply("truediv", opposite, adjacent)) if certain("gt", from_one(adjacent), 0) else None
+
+
+def hyperbolic(sign: int, value: Scalar) -> Scalar | None:
+    """``cosh``, and ``sinh`` for the sign -1."""
+    both = added(apply("exp", plain(value)), multiplied(float(sign), apply("exp", multiplied(-1.0, plain(value)))))
+    return multiplied(0.5, both)
+
+
+def with_sign(value: Scalar, sign: Scalar) -> Scalar | None:
+    """``math.copysign`` of the sign of a plain number."""
+    size = apply("float", apply("abs", value))
+    return None if isinstance(sign, Dim) else multiplied(math.copysign(1.0, sign), size)
+
+
 MATH: Mapping[str, Formula] = {
-    **{name: partial(_of, name) for name in ("sqrt", "log2", "log10", "exp", "sin", "cos", "tanh")},
+    **{name: partial(_of, name) for name in ("sqrt", "log2", "log10", "exp", "sin", "cos", "tanh", "atan")},
+    "atan2": arc_tangent,
+    "cosh": partial(hyperbolic, 1),
+    "sinh": partial(hyperbolic, -1),
+    "tan": lambda value: apply("truediv", apply("sin", plain(value)), apply("cos", plain(value))),
+    "expm1": lambda value: added(apply("exp", plain(value)), -1.0),
+    "cbrt": lambda value: power(value, 1 / 3) if certain("ge", value, 0) else None,
+    "copysign": with_sign,
     "isqrt": isqrt,
     "gcd": gcd,
     "lcm": lcm,
@@ -156,7 +180,7 @@ MATH: Mapping[str, Formula] = {
     "fmod": fmod,
     "pow": power,
     "fabs": lambda value: apply("float", apply("abs", value)),
-    "hypot": lambda *values: apply("sqrt", sum((value * value for value in values), start=0)),
+    "hypot": lambda *values: apply("sqrt", reduce(added, (multiplied(value, value) for value in values))),
     "radians": lambda value: multiplied(apply("float", value), math.pi / 180),
     "degrees": lambda value: multiplied(apply("float", value), 180 / math.pi),
 }
@@ -219,6 +243,7 @@ NEEDS: Mapping[str, Callable[..., Needs]] = {
     "log": _needs_of_logarithm,
     "log1p": lambda value: [("gt", value, -1)],
     "comb": lambda value, count: [("ge", value, 0)],
+    "atan2": lambda opposite, adjacent: nonzero(adjacent),
     "exp": lambda value: [("lt", value, _LARGEST_EXPONENT)],
     "pow": _needs_of_power,
 }
@@ -236,8 +261,27 @@ def has_result(env: Any, needs: Needs) -> bool:
 
 
 IS_FINITE: Mapping[str, bool] = {"isfinite": True, "isinf": False, "isnan": False}
+_OF_NUMPY = (
+    "sqrt",
+    "log2",
+    "log10",
+    "log",
+    "exp",
+    "sin",
+    "cos",
+    "tanh",
+    "hypot",
+    "cbrt",
+    "expm1",
+    "tan",
+    "sinh",
+    "cosh",
+)
 REAL: Mapping[str, Formula] = {
-    name: MATH[name] for name in ("sqrt", "log2", "log10", "log", "exp", "sin", "cos", "tanh")
+    **{name: MATH[name] for name in _OF_NUMPY},
+    **{f"arc{name[1:]}": MATH[name] for name in ("atan", "atan2")},
+    **dict.fromkeys(("radians", "deg2rad"), MATH["radians"]),
+    **dict.fromkeys(("degrees", "rad2deg"), MATH["degrees"]),
 }
 """Functions that NumPy calls as methods of an object that it does not know: ``np.sqrt(n)``."""
 

@@ -46,6 +46,8 @@ _locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(
 """Locations by the id of the code and the line."""
 _written_for: Bounded[int, tuple[CodeType, dict[int, SourceLocation]]] = Bounded(1_000)
 """The lines of the user for which the lines of generated code were written, by the id of the code; the code is kept."""
+check: Any = torch._check
+"""Ends the run where a condition of sizes does not hold; the graph goes on with it."""
 _NN = os.path.join(TORCH_FOLDER, "nn") + os.sep
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 

@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.python.held import Value
-from fx2onnx.torchcompat.caught_errors import end_by_data
+from fx2onnx.torchcompat.frames import check
 from fx2onnx.torchcompat.late_imports import torch_arrays
 
 tnp: Value
@@ -121,8 +121,9 @@ def _raveled(multi_index: Value, dims: Value, mode: str = "raise", order: str = 
 @answers_for_caller
 def _check_index(index: Value, size: Value) -> None:
     """NumPy raises where a number is no index of an axis of that size."""
-    if type(index) is not ndarray and not 0 <= index < size:
-        end_by_data(IndexError("an index is out of bounds"))
+    if type(index) is not ndarray:
+        check(index >= 0)
+        check(index < size)
 
 
 @answers_for_caller

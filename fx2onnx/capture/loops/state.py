@@ -6,6 +6,8 @@ import ast
 import dis
 import gc
 import inspect
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FrameType, GeneratorType
@@ -24,6 +26,8 @@ COMPREHENSIONS = ("<listcomp>",)
 _LAZY = ("<genexpr>", "<setcomp>", "<dictcomp>")
 
 
+_REFERENCES = 3
+"""References to a dict at which ``Held`` looks: of its entry, its loop and the call."""
 UNTOLD = "what a list is made of cannot be told"
 
 
@@ -118,18 +122,21 @@ class Held:
         """The differences to the noted state; a text for one that no loop of the file can make. ``plan`` knows the stand-ins in lists;
         ``is_over``: whether the turn is, so that a comprehension has added to its list, unless it ``may_add_nothing``.
         """
+        dropped = self._dropped()
         for frame, live in self._live.items():
             before, after = self._variables[frame], frame.f_locals
             for name in sorted({*before, *after} & live.at_head):
                 one, two = before.get(name, MISSING), after.get(name, MISSING)
                 if one is not two:
+                    one = dropped.get(id(one), one)
                     is_read = name in live.in_body and not (one is MISSING and name in live.targets)
                     yield Change(Place(VARIABLE, frame, name), one, two, is_read)
             for name, value in self._names[frame].items():
                 if _global(frame, name) is not value:
                     yield f"a turn changes the global variable {name}"
         for entry in self._snapshot.entries:
-            yield from _changes_of(entry, plan.markers, plan.states)
+            if id(entry.holder) not in dropped:
+                yield from _changes_of(entry, plan.markers, plan.states)
         grown = self._filled() if is_over else []
         if not self._hidden.keys().isdisjoint(plan.states):
             return  # a turn may add any number of elements to it
@@ -138,6 +145,17 @@ class Held:
             yield Grown(grown[0], items, before=self._before, is_hidden=True)
         elif grown or (self._hidden and is_over and not may_add_nothing):
             yield UNTOLD
+
+    def _dropped(self) -> dict[int, Value]:
+        """Contents before the turn, by id, of dicts that only variables had, which have others now: nothing reads what the turn left there."""
+        for frame in self._variables:
+            frame.f_locals  # noqa: B018 - before Python 3.13 the frame keeps its variables of the last time
+        had = Counter(id(value) for variables in self._variables.values() for value in variables.values())
+        return {
+            id(one): content
+            for one, content, kind, *_ in self._snapshot.entries
+            if kind == DICT and sys.getrefcount(one) == had[id(one)] + _REFERENCES
+        }
 
     def _filled(self) -> list[list[Value]]:
         """The lists that got an element and that nothing holds but a comprehension, which makes them."""

@@ -15,6 +15,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import line_of
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.op_table import Op, name_of
+from fx2onnx.capture.overloads.uniform import truth_of_uniform
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.recording.size_checks import CHECKED, behind
@@ -174,10 +175,10 @@ _COMPARED = {
 
 
 def truth_of(tracer: Tracer, node: torch.fx.Node) -> bool | Relation | None:
-    """The truth of a comparison of numbers that sizes decide, or the comparison; None where it depends on data."""
+    """The truth of a comparison of numbers or of a uniform tensor that sizes decide, or the comparison; None where it depends on data."""
     op = _COMPARED.get(node.target)
     if op is None or node.kwargs:
-        return None
+        return truth_of_uniform(tracer, node)
     left, right = (_operand(tracer, arg) for arg in node.args)
     if left is None or right is None:
         return None

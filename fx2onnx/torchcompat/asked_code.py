@@ -18,8 +18,27 @@ import torch
 from fx2onnx.base.code_patch import ANSWERING, answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.torchcompat.caught_errors import end_by_data
-from fx2onnx.torchcompat.frames import TORCH_FOLDER, asking_frame, is_of_modules, is_user, location_at, user_frame
-from fx2onnx.torchcompat.source_ast import Stretch, counted, is_at_loop, is_in, shown, tree_of
+from fx2onnx.torchcompat.frames import (
+    LIBRARIES,
+    TORCH_FOLDER,
+    asking_frame,
+    is_of_modules,
+    is_user,
+    location_at,
+    user_frame,
+)
+from fx2onnx.torchcompat.source_ast import (
+    Stretch,
+    calls_that_show,
+    counted,
+    function_of,
+    is_at_loop,
+    is_in,
+    only_shows,
+    place_of,
+    shown,
+    tree_of,
+)
 
 _LOGGING = os.path.dirname(os.path.abspath(logging.__file__)) + os.sep
 _FUNCTIONAL = os.path.join(TORCH_FOLDER, "nn", "functional.py")
@@ -65,7 +84,7 @@ def formats_message() -> bool:
     ``torch._check(x > 0, f"... {y}")``.
     """
     frame = user_frame()
-    return frame is not None and frame.f_lasti in _messages(frame.f_code)
+    return frame is not None and frame.f_lasti in _messages(frame.f_code) and not is_in(frame, _kept_calls(frame))
 
 
 def shown_at() -> SourceLocation | None:
@@ -75,10 +94,31 @@ def shown_at() -> SourceLocation | None:
         code = frame.f_code
         if code.co_filename.startswith(_LOGGING):
             is_logged = True
-        elif is_user(code) and (not is_logged or is_in(frame, shown(code))):
-            return location_at(code, frame.f_lineno) if is_in(frame, shown(code)) else None
+        elif is_user(code) and (not is_logged or _is_at_shown(frame)):
+            return location_at(code, frame.f_lineno) if _is_at_shown(frame) else None
         frame = frame.f_back  # from a handler to who logs
     return None
+
+
+def _is_at_shown(frame: FrameType) -> bool:
+    """Return whether the frame is at what is only shown."""
+    return is_in(frame, shown(frame.f_code, frozenset(place for _, place in _kept_calls(frame))))
+
+
+def _kept_calls(frame: FrameType) -> list[Stretch]:
+    """The calls of functions of the user's own that may keep what they are named to show or to check."""
+    found = []
+    for call, is_used in calls_that_show(frame.f_code).items():
+        function = function_of(call, frame)
+        own = None if function is None else function.__code__
+        if (
+            own is not None
+            and not own.co_filename.startswith(LIBRARIES)
+            and is_user(own)
+            and not only_shows(own, is_used)
+        ):
+            found.append((frame.f_code, place_of(call)))
+    return found
 
 
 def is_shown(warnings: list[str]) -> bool:

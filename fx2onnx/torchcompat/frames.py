@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from types import CodeType, FrameType
 
@@ -50,6 +51,9 @@ check: Any = torch._check
 """Ends the run where a condition of sizes does not hold; the graph goes on with it."""
 _NN = os.path.join(TORCH_FOLDER, "nn") + os.sep
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+
+LIBRARIES = tuple({sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")})
+"""The folders of Python's own files and of installed packages."""
 
 
 def is_user(code: CodeType) -> bool:

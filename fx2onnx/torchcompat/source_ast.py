@@ -10,7 +10,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import TypeAlias
 
 import torch
@@ -224,9 +224,51 @@ def _file_of(node: ast.AST) -> Iterator[str]:
 
 
 @lru_cache(maxsize=256)
-def shown(code: CodeType) -> list[Stretch]:
+def calls_that_show(code: CodeType) -> dict[ast.Call, bool]:
+    """The calls of functions and methods whose names say that they show or check a text, each with whether its result is used."""
+    nodes = list(ast.walk(tree_of(code)))
+    dropped = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    calls = [(node, name_of(node.func)) for node in nodes if isinstance(node, ast.Call)]
+    words = "check", "assert"
+    return {
+        call: call not in dropped
+        for call, name in calls
+        if name in _SHOW_ALONE or any(word in name.lower() for word in words)
+    }
+
+
+def function_of(call: ast.Call, frame: FrameType) -> FunctionType | None:
+    """The function in Python that a call runs; None where the variables of the frame do not say it."""
+    try:
+        if not isinstance(call.func, ast.Attribute):
+            found = value_of(call.func, frame)
+        else:
+            found = inspect.getattr_static(value_of(call.func.value, frame), call.func.attr, None)
+    except UnreadableError:
+        return None
+    found = getattr(found, "__func__", found)
+    return found if isinstance(found, FunctionType) else None
+
+
+@lru_cache(maxsize=256)
+def only_shows(code: CodeType, returns: bool) -> bool:
+    """Return whether a function, or method, does nothing with its arguments but to show and to test them, or, unless ``returns``, to
+    return them."""
+    more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    names = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + more]} - {"self", "cls"}
+    nodes = list(ast.walk(tree_of(code)))
+    places = [place for _, place in shown(code)]
+    places += [place_of(node.test) for node in nodes if isinstance(node, ast.If | ast.IfExp | ast.Assert)]
+    places += [place_of(node) for node in nodes if isinstance(node, ast.Return) and not returns]
+    reads = (node for node in nodes if isinstance(node, ast.Name) and node.id in names)
+    return all(any(is_within(place_of(node), place) for place in places) for node in reads)
+
+
+@lru_cache(maxsize=256)
+def shown(code: CodeType, keeping: frozenset[Place] = frozenset()) -> list[Stretch]:
     """The calls that print or log, the statements that raise, messages of ``assert``, and what is assigned to variables that are
-    read in these alone. Calls within which something is kept, and those that write to what is read back, are not among them.
+    read in these alone. Calls within which something is kept, those of ``keeping``, and those that write to what is read back, are
+    not among them.
     """
     found: list[ast.expr | ast.stmt] = []
     given: dict[str, list[ast.expr]] = {}
@@ -251,9 +293,12 @@ def shown(code: CodeType) -> list[Stretch]:
             case ast.AugAssign(ast.Name(name)):
                 outside.add(name)
     kept = [
-        place_of(node)  # type: ignore[arg-type]
-        for node in nodes
-        if _keeps(node) or any(name in read_back for name in _file_of(node))
+        *keeping,
+        *(
+            place_of(node)  # type: ignore[arg-type]
+            for node in nodes
+            if _keeps(node) or any(name in read_back for name in _file_of(node))
+        ),
     ]
     places = [place for place in map(place_of, found) if not any(is_within(part, place) for part in kept)]
     inside = set[str]()

@@ -55,6 +55,12 @@ def prints_arrays(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+def prints_lists(x: torch.Tensor) -> torch.Tensor:
+    print(*x.tolist(), x.long().tolist()[0], sep=", ")
+    LOG.warning("%s", x.sum(1).tolist())
+    return x * 2
+
+
 def prints_places(x: torch.Tensor) -> torch.Tensor:
     print(x.argmax().item())
     return x * 2
@@ -87,11 +93,57 @@ def asserts(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-REPORTED = [prints, prints_in_expressions, prints_a_variable, prints_to_a_stream, prints_arrays, prints_places, logs]
+class Shows:
+    def __init__(self) -> None:
+        self.is_on, self.count = True, 0
+
+    def info(self, text: str, *rest: object) -> None:
+        self.count += 1
+        line = f"{self.count}: {text}"
+        if self.is_on:
+            print(line, *rest)
+
+    @staticmethod
+    def warning(text: str) -> None:
+        LOG.warning(text)
+
+
+SHOWS = Shows()
+
+
+def check_that(holds: object, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+def checks_by_a_function(x: torch.Tensor) -> torch.Tensor:
+    check_that((x < 1e9).all(), f"too large: {x.max().item()}")
+    return x * 2
+
+
+def shows_by_an_object(x: torch.Tensor) -> torch.Tensor:
+    SHOWS.info(f"{x.max().item()}", x)
+    text = f"{x.sum()}"
+    SHOWS.warning(text)
+    return x * 2
+
+
+REPORTED = [
+    prints,
+    prints_in_expressions,
+    prints_a_variable,
+    prints_to_a_stream,
+    prints_arrays,
+    prints_lists,
+    prints_places,
+    logs,
+    shows_by_an_object,
+]
 
 
 @pytest.mark.parametrize(
-    ("program", "is_reported"), [*((each, True) for each in REPORTED), (raises, False), (asserts, False)]
+    ("program", "is_reported"),
+    [*((each, True) for each in REPORTED), (raises, False), (asserts, False), (checks_by_a_function, False)],
 )
 def test_what_is_only_shown_is_left_out(program: Callable[..., Any], is_reported: bool) -> None:
     result = check(program, (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
@@ -155,6 +207,50 @@ def info(text: str) -> int:
     return len(text)
 
 
+class Keeps:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.last = ""
+
+    def info(self, text: str) -> None:
+        print(text)
+        self.texts.append(text)
+
+    def warning(self, *texts: str) -> None:
+        self.last = texts[0]
+
+    def _check(self, text: str) -> None:
+        self.texts = [*self.texts, text]
+
+
+KEEPS = Keeps()
+
+
+def write(text: str) -> None:
+    KEEPS.last = text
+
+
+def keeps_by_an_object(x: torch.Tensor) -> torch.Tensor:
+    KEEPS.info(f"{x.max().item()}")
+    return x * len(KEEPS.texts[-1])
+
+
+def keeps_a_variable_by_an_object(x: torch.Tensor) -> torch.Tensor:
+    text = f"{x}"
+    KEEPS.warning(text, "end")
+    return x * len(KEEPS.last)
+
+
+def keeps_by_a_check(x: torch.Tensor) -> torch.Tensor:
+    KEEPS._check(f"{x.max().item()}")
+    return x * len(KEEPS.texts)
+
+
+def keeps_by_a_function(x: torch.Tensor) -> torch.Tensor:
+    write(f"{x.max().item()}")
+    return x * len(KEEPS.last)
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -167,11 +263,33 @@ def info(text: str) -> int:
         writes_to_a_stream_that_is_read,
         prints_what_locals_reads,
         lambda x: x * info(f"{x.max().item()}"),
+        keeps_by_an_object,
+        keeps_a_variable_by_an_object,
+        keeps_by_a_check,
+        keeps_by_a_function,
     ],
 )
 def test_text_that_is_kept_is_refused(program: Callable[..., Any]) -> None:
     with pytest.raises(fx2onnx.UserError, match="E104"):
         fx2onnx.export(program, (X,))
+
+
+class Noting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes = Keeps()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.notes.info(f"{x.sum().item()}")
+        self.notes.warning(f"{x}")
+        return x * len(self.notes.last)
+
+
+def test_an_object_that_keeps_texts_is_as_before() -> None:
+    module = Noting()
+    with pytest.raises(fx2onnx.UserError, match="E104"):
+        fx2onnx.export(module, (X,))
+    assert (module.notes.texts, module.notes.last) == ([], "")
 
 
 @pytest.mark.parametrize(

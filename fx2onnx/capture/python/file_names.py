@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -21,6 +20,7 @@ from fx2onnx.base.code_patch import THREAD, Why, answers_for_caller, content_of,
 from fx2onnx.base.memoized import Bounded
 from fx2onnx.base.source import SourceLocation, file_of, line_of
 from fx2onnx.capture.python.data_numbers import DataNumber
+from fx2onnx.torchcompat.frames import LIBRARIES
 from fx2onnx.torchcompat.modules import ModuleTree
 
 Names: TypeAlias = dict[str, Any]
@@ -202,7 +202,6 @@ def names_of_file(where: SourceLocation | None) -> frozenset[str]:
 
 
 _NEVER = frozenset({"torch", "builtins", "fx2onnx", "numpy", *sys.stdlib_module_names})
-_LIBRARIES = tuple({sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")})
 
 
 def _spaces_of(tree: ModuleTree) -> Iterator[Names]:
@@ -254,7 +253,7 @@ def _imported(space: Names) -> list[Names]:
 
 
 def _is_library(space: Names) -> bool:
-    return str(space.get("__file__") or "").startswith(_LIBRARIES)
+    return str(space.get("__file__") or "").startswith(LIBRARIES)
 
 
 _asking: Bounded[int, tuple[CodeType, bool]] = Bounded(20_000)

@@ -245,12 +245,22 @@ def _parameter(
 
 @_answers(_OF_NUMBERS, "tolist")
 def _tolist(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
-    """The list of a tensor; integers that depend on an input are symbols."""
+    """The list of a tensor; integers that depend on an input are symbols. One of dynamic sizes can be printed only."""
     value = questions.value_of(tensor)
+    is_dynamic = any(isinstance(size, torch.SymInt) for size in tensor.shape)
+    if value is None and is_dynamic and is_shown(questions.tracer.warnings):
+        value = _shown_instead(questions, tensor)
     if value is not None:
         with no_dispatch():
             return own(value)
     return _numbers(questions, tensor)
+
+
+def _shown_instead(questions: Questions, tensor: torch.Tensor) -> torch.Tensor:
+    """NaN or 0 at the example's sizes."""
+    shape = [int(questions.tracer.sizes.hint(unwrap(size))) for size in tensor.shape]
+    with no_dispatch():
+        return torch.full(shape, math.nan if tensor.is_floating_point() else 0, dtype=tensor.dtype)
 
 
 def _numbers(questions: Questions, tensor: torch.Tensor) -> object:
@@ -300,11 +310,10 @@ class _Unknown:
 
 @_answers(_OF_NUMBERS, "numpy")
 def _numpy(questions: Questions, own: Own, tensor: torch.Tensor, *, force: bool = False) -> object:
-    """Read-only: nothing shows what is written to it. One that is only printed is NaN or 0 at the example's sizes."""
+    """Read-only: nothing shows what is written to it."""
     if questions.value_of(tensor) is None and is_shown(questions.tracer.warnings):
-        shape = [int(questions.tracer.sizes.hint(unwrap(size))) for size in tensor.shape]
         with no_dispatch():
-            return torch.full(shape, math.nan if tensor.is_floating_point() else 0, dtype=tensor.dtype).numpy()
+            return _shown_instead(questions, tensor).numpy()
     if questions.tracer.has_arrays and questions.value_of(tensor) is None:
         return road("NumPy in tensors").array_of(tensor)
     try:

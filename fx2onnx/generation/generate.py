@@ -24,7 +24,7 @@ from fx2onnx.generation.prompt import (
     rewritten,
     start_of,
 )
-from fx2onnx.generation.searches import DRAFTED, BeamSearch, CachedTokens, HeadDrafter, drafter_of, following
+from fx2onnx.generation.searches import DRAFTED, BeamSearch, CachedTokens, CutCache, HeadDrafter, drafter_of, following
 from fx2onnx.generation.settings import Chooser, GenerateSettings, Rule, last_rules, rules_of, settings_of
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
@@ -237,12 +237,13 @@ class _Run:
         def advance(folder: OpenedFolder, new: Array, seen: int, *more: Any) -> tuple[Array, dict[str, Any]]:
             return _advance(folder, _taker(folder, new, seen), new, *more)
 
-        target = CachedTokens(model, advance, mask, states, fixed, ids[:, :0])
+        target = CachedTokens(model, advance, mask, CutCache(model.main, states), fixed, ids[:, :0])
         if assistant is None:
             drafter: CachedTokens | HeadDrafter = HeadDrafter.of(target)
         else:
             start = start_of(assistant, {"input_ids": ids, "attention_mask": mask}, stop.max_new_tokens, {})
-            drafter = CachedTokens(assistant, advance, mask, *start[2:], ids[:, :0])
+            cache = CutCache(assistant.main, start[2])
+            drafter = CachedTokens(assistant, advance, mask, cache, start[3], ids[:, :0])
         tokens, most = ids, ids.shape[1] + stop.max_new_tokens
         count = settings.num_assistant_tokens or DRAFTED
         for chosen, scores in following(target, drafter, ids, score, self.choose, count, most):

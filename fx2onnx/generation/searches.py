@@ -7,7 +7,7 @@ transformers has it for ``assistant_model``: the same tokens, or the same chance
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -56,7 +56,7 @@ def _check_fit(folder: OpenedFolder, what: str) -> None:
             "E401",
             f"the {what} '{folder.folder}' cannot generate with drafted tokens",
             why=why,
-            next="leave out the assistant, or take decoders that keep keys and values of all tokens",
+            next="leave out the assistant, or take decoders that keep keys and values of tokens",
         )
 
 
@@ -66,8 +66,45 @@ def _unfit(model: OpenedFolder) -> str:
         return "it has no cache, or takes one token a call"
     if model.encoder is not None or model.graph("embed") is not None or model.delays or form.has_fixed_cache:
         return "it takes more than tokens, or has a cache of fixed size"
-    others = [state.name for state in states if state.axis is None or state.window is not None]
+    others = [state.name for state in states if state.axis is None or state.length not in ("past", "window")]
     return f"its cache cannot be cut: {others[0]}" if others else ""
+
+
+@dataclass
+class CutCache:
+    """The cache of ``graph`` behind ``length`` tokens, of which it can go back to the first. What leaves a sliding window is kept in
+    ``whole``.
+    """
+
+    graph: Graph
+    states: dict[str, Any]
+    length: int = 0
+    whole: dict[str, Array] = field(default_factory=dict)
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` tokens."""
+        for name, state in self.graph.past.items() if length < self.length else ():
+            assert state.axis is not None
+            end, first = length, 0
+            if state.window is not None:
+                end = self.whole[name].shape[state.axis] - (self.length - length)
+                self.whole[name] = np.split(self.whole[name], [end], state.axis)[0]
+                first = max(end - state.window, 0)
+            array = as_array(self.states[name]) if state.window is None else self.whole[name]
+            part = np.split(array, [first, end], state.axis)[1]
+            self.states[name] = self.graph.value(name, np.ascontiguousarray(part))
+        self.length = length
+
+    def follow(self, states: dict[str, Any], new: int) -> None:
+        """Take the states behind ``new`` more tokens."""
+        self.states, self.length = states, self.length + new
+        for name, state in self.graph.past.items():
+            if state.window is not None and state.axis is not None:
+                found = as_array(states[name])
+                if name in self.whole and new <= found.shape[state.axis]:
+                    more = np.split(found, [found.shape[state.axis] - new], state.axis)[1]
+                    found = np.concatenate([self.whole[name], more], state.axis)
+                self.whole[name] = found
 
 
 @dataclass
@@ -77,7 +114,7 @@ class CachedTokens:
     model: OpenedFolder
     advance: AdvanceOf
     mask: Array
-    states: dict[str, Any]
+    cache: CutCache
     fixed: Mapping[str, Any]
     tokens: Array
     hidden: Array | None = None
@@ -87,16 +124,17 @@ class CachedTokens:
         """Logits [count, vocabulary] after the last ``count`` of ``tokens``; the cache keeps what it has of them."""
         kept = self.shared(tokens, count)
         if kept < self.tokens.shape[1]:
-            cut(self.model.main, self.states, kept)
+            self.cache.cut(kept)
         more = tokens.shape[1] - self.mask.shape[1]
         mask = np.concatenate([self.mask, np.ones((1, max(more, 0)), self.mask.dtype)], 1)[:, : tokens.shape[1]]
-        found, self.states = self.advance(self.model, tokens[:, kept:], kept, mask, self.states, self.fixed)
+        found, states = self.advance(self.model, tokens[:, kept:], kept, mask, self.cache.states, self.fixed)
         self.fixed = {name: value for name, value in self.fixed.items() if name in self.model.main.inputs}
         self.tokens = tokens
-        if HIDDEN in self.states:
-            hidden = as_array(self.states.pop(HIDDEN))
+        if HIDDEN in states:
+            hidden = as_array(states.pop(HIDDEN))
             before = hidden[:, :0] if self.hidden is None else self.hidden[:, :kept]
             self.hidden = np.concatenate([before, hidden], axis=1)
+        self.cache.follow(states, tokens.shape[1] - kept)
         if found.shape[1] < count:
             raise UserError(
                 "E401",
@@ -112,14 +150,6 @@ class CachedTokens:
         return most if same.all() else int(same.argmin())
 
 
-def cut(graph: Graph, states: dict[str, Any], length: int) -> None:
-    """Keep the first ``length`` tokens of the cache of ``graph`` in ``states``."""
-    for name, state in graph.past.items():
-        assert state.axis is not None
-        part = np.split(as_array(states[name]), [length], state.axis)[0]
-        states[name] = graph.value(name, np.ascontiguousarray(part))
-
-
 @dataclass
 class HeadDrafter:
     """The head of a model that drafts: of each token and the hidden state before it, the token behind. ``sure`` of the tokens in its
@@ -127,8 +157,7 @@ class HeadDrafter:
     """
 
     target: CachedTokens
-    graph: Graph
-    states: dict[str, Any]
+    cache: CutCache
     sure: int = 0
     last: Array | None = None
 
@@ -141,14 +170,14 @@ class HeadDrafter:
             what = f"the folder '{model.folder}' has no head that drafts tokens"
             raise UserError("E401", what, next="fx2onnx export-folder hf:FOLDER -o OUT --drafter mtp")
         _check_fit(model, "model")
-        return HeadDrafter(target, graph, graph.empty(1))
+        return HeadDrafter(target, CutCache(graph, graph.empty(1)))
 
     def logits(self, tokens: Array, _: int) -> Array:
         """Logits [1, vocabulary] of the token behind ``tokens``."""
         known, length = self.target.shared(tokens, 1), tokens.shape[1]
         if known > self.sure:
             assert self.target.hidden is not None
-            cut(self.graph, self.states, self.sure)
+            self.cache.cut(self.sure)
             first, hidden = self.sure, self.target.hidden[:, self.sure : known]
             self.sure = known
         else:
@@ -157,10 +186,11 @@ class HeadDrafter:
         padding = int((self.target.mask == 0).sum())
         places = np.maximum(np.arange(first + 1, length) - padding, 0)[None]
         by_role = {"tokens": tokens[:, first + 1 :], "hidden": hidden, "positions": places}
-        outputs = self.graph.run(self.graph.feeds(by_role, self.states))
-        self.states = self.graph.following(outputs, self.graph)
+        graph = self.cache.graph
+        outputs = graph.run(graph.feeds(by_role, self.cache.states))
+        self.cache.follow(graph.following(outputs, graph), hidden.shape[1])
         self.last = as_array(outputs[HIDDEN])[:, -1:]
-        return np.asarray(as_array(outputs[self.graph.form.output("logits")])[0, -1:], np.float32)
+        return np.asarray(as_array(outputs[graph.form.output("logits")])[0, -1:], np.float32)
 
 
 def following(
@@ -173,6 +203,8 @@ def following(
     most: int,
 ) -> Iterator[tuple[Array, Array]]:
     """The next tokens [1] one after the other, each with its scores; ``count`` are drafted at a time, of ``most`` in all."""
+    windows = [state.window for state in target.model.main.past.values() if state.window is not None]
+    count = min([count, *(window - 1 for window in windows)])  # a call of more tokens leaves too little to go back to
     while True:
         drafted, chances = tokens, []
         room = most - tokens.shape[1] - 1 if target.tokens.size else 0  # nothing is drafted behind the prompt alone

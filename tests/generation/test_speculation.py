@@ -14,7 +14,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.searches import HeadDrafter, accepted
+from fx2onnx.generation.searches import CachedTokens, HeadDrafter, accepted
 from fx2onnx.generation.settings import Chooser, GenerateSettings
 from fx2onnx.sources.seeding import seeded
 
@@ -149,6 +149,38 @@ def test_other_forms_of_the_model(more: dict[str, Any], pair: tuple[Path, Path],
     np.testing.assert_array_equal(model.generate(PROMPT, max_new_tokens=12, assistant=pair[1]), wanted)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("window", [2, 5, 12])
+@pytest.mark.parametrize("engine", ["onnxruntime", "runner"])
+def test_sliding_windows(
+    engine: str, window: int, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows shorter than the prompt, than what is generated and than a round of drafts; the drafter has one or none."""
+    kinds, sizes = ["sliding_attention", "full_attention"], SIZES | {"num_key_value_heads": 2, "head_dim": 8}
+    with seeded(1):
+        config = transformers.Gemma3TextConfig(**sizes, num_hidden_layers=2, sliding_window=window, layer_types=kinds)
+        model = transformers.Gemma3ForCausalLM(config).eval()
+        for weight in model.parameters():
+            weight.data *= 3 if weight.dim() > 1 else 1
+    model.save_pretrained(tmp_path / "in")
+    fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", verify=False)
+    loaded, itself = (fx2onnx.load(tmp_path / "out", engine=engine) for _ in range(2))
+    wanted = loaded.generate(PROMPT, max_new_tokens=20)
+    asked = CachedTokens.logits
+
+    def rigged(self: CachedTokens, tokens: Any, count: int) -> Any:
+        """The drafter's logits, of which one of three is another than the model's."""
+        scores = asked(self, tokens, count)
+        if self.model is itself and tokens.shape[1] % 3 == 0:
+            scores[0, 7] = 99
+        return scores
+
+    monkeypatch.setattr(CachedTokens, "logits", rigged)
+    for assistant, count in ((itself, 4), (itself, 20), (pair[1], 3)):
+        found = loaded.generate(PROMPT, max_new_tokens=20, assistant=assistant, num_assistant_tokens=count)
+        np.testing.assert_array_equal(found, wanted)
+
+
 def head_folder(path: Path, kind: str, **more: Any) -> tuple[Path, Any]:
     """An exported checkpoint with an MTP head behind its layers, and the model."""
     from safetensors.torch import load_file, save_file
@@ -208,11 +240,14 @@ def often_right(loaded: Any, wanted: Any, monkeypatch: pytest.MonkeyPatch) -> It
         yield first, calls
 
 
+WINDOWS = {"head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "more"), [("glm4_moe", {"head_dim": 8}), ("deepseek_v3", LATENT)])
+@pytest.mark.parametrize(
+    ("kind", "more"), [("glm4_moe", {"head_dim": 8}), ("deepseek_v3", LATENT), ("mellum", WINDOWS)]
+)
 def test_a_head_of_the_model_drafts(
     kind: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

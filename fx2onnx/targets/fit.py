@@ -55,6 +55,7 @@ def fit(model: ir.Model, target: Target) -> TargetFit:
     opsets = {domain or "": version for domain, version in model.graph.opset_imports.items()}
     known = faults.of(target)
     faulty = [fault for fault in known if fault.in_float32]
+    of_faulty = frozenset().union(*(fault.op_types for fault in faulty))
     formed = {op_type: fault for fault in known for op_type in fault.forms}
     functions = {identifier[:2] for identifier in model.functions}
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
@@ -62,24 +63,24 @@ def fit(model: ir.Model, target: Target) -> TargetFit:
     op: Emit | None = None
     for graph in graphs_of(model):
         for node in list(graph):
-            signature = signature_of(node)
-            opset = opsets.get(node.domain, 1)
-            if not is_asked(node) or (node.domain, node.op_type) in functions or node.domain not in STANDARD:
+            domain, op_type = node.domain, node.op_type
+            opset = opsets.get(domain, 1)
+            if not is_asked(node) or (domain, op_type) in functions or domain not in STANDARD:
                 continue  # of other domains the user brings the kernels
-            if any(fault.has(node) for fault in faulty):
+            if op_type in of_faulty and any(fault.has(node) for fault in faulty):
                 _compute_in(node, D.FLOAT16, D.FLOAT, widened, names)  # as the runtime does itself
                 continue
-            runs = has_kernel_for(target, node, opset, signature)
-            other = formed.get(node.op_type)
+            runs = has_kernel_for(target, node, opset, signature_of(node))
+            other = formed.get(op_type)
             if runs and other is not None and other.has(node):
                 op = op or emitter_of(model)
-                if _as_form(model, node, other.forms[node.op_type], op, target, opset):
-                    fitted.forms[f"{other.name}: {node.op_type} as other nodes"] += 1
+                if _as_form(model, node, other.forms[op_type], op, target, opset):
+                    fitted.forms[f"{other.name}: {op_type} as other nodes"] += 1
                 continue
             if (not runs or _is_rounded(node)) and _has_form(node):
                 op = op or emitter_of(model)
                 if _as_form(model, node, _float64_form(node), op, target, opset):
-                    fitted.forms[f"double {node.op_type} as other nodes"] += 1
+                    fitted.forms[f"double {op_type} as other nodes"] += 1
                     continue
             if runs:
                 missing = lacked(target, node, opset)
@@ -92,7 +93,7 @@ def fit(model: ir.Model, target: Target) -> TargetFit:
                 continue
             old, new = pair
             _compute_in(node, old, new, widened, names)
-            fitted.casts[f"{word_of(old)} {node.op_type} in {word_of(new)}"] += 1
+            fitted.casts[f"{word_of(old)} {op_type} in {word_of(new)}"] += 1
     return fitted
 
 

@@ -122,6 +122,8 @@ def has_kernel_for(target: Target, node: ir.Node, opset: int, signature: Signatu
         return False
     narrower = {} if node.domain else target.lacks_in.get(f"::{node.op_type}", {})
     asked = features_of(node, opset) & narrower.keys() if narrower else ()
+    if not asked:
+        return True
     dtypes = {dtype for side in signature for dtype in side}
     return all(dtypes.isdisjoint(narrower[feature].split()) for feature in asked)
 

@@ -198,9 +198,12 @@ class MetaCache:
 
     def before(self, key: Key | None) -> Before:
         """The present knowledge, before an operator runs."""
-        env = self._env
-        env.leans = False
-        return Before(_NO_FACTS if key is None else env.facts.about(_symbols(key)), len(env.asked), self._taken())
+        self._env.leans = False
+        return Before(_NO_FACTS if key is None else self._facts_about(key), len(self._env.asked), self._taken())
+
+    def _facts_about(self, key: Key) -> Facts:
+        """Everything that is known of the sizes in a call."""
+        return self._env.facts.about(_symbols(key)) if self._env.hints else _NO_FACTS
 
     def _taken(self) -> tuple[object, ...]:
         env = self._env
@@ -225,7 +228,7 @@ class MetaCache:
     def _from_before(self, key: Key) -> Specs | None:
         """The results that an earlier export, or another path, cached, where the present sizes decide alike."""
         env = self._env
-        specs, asked = self._shared.get((env.facts.about(_symbols(key)), key), (None, ()))
+        specs, asked = self._shared.get((self._facts_about(key), key), (None, ()))
         if specs is None or any(env.hint(what) != answer for _, what, answer in asked):
             return None
         for how, what, _ in asked:
@@ -350,6 +353,7 @@ def _contiguous_strides(sizes: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 _NO_FACTS: Facts = frozenset()
+_NO_SYMBOLS: frozenset[str] = frozenset()
 
 
 def _symbols(part: object) -> frozenset[str]:
@@ -360,9 +364,6 @@ def _symbols(part: object) -> frozenset[str]:
         return _NO_SYMBOLS
     found = [names for each in part if isinstance(each, Dim | tuple) and (names := _symbols(each))]
     return found[0] if len(found) == 1 else _NO_SYMBOLS.union(*found)
-
-
-_NO_SYMBOLS: frozenset[str] = frozenset()
 
 
 def _fresh(kind: TensorType) -> Spec:

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import traceback
 from types import CodeType, FrameType
+from typing import Any
 
 import numpy as np
 import torch

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from fx2onnx.base.options import PANELS
-from fx2onnx.cli.outcome import usage_errors_as_json
+from fx2onnx.cli.outcome import usage_errors
 
 MOST_LINES = 59
 """Lines of ``--help``. Where all options take more, those of ``RARE`` are shown by ``--help-all`` only."""
@@ -80,7 +80,7 @@ class HelpfulCommand(TyperCommand):
         return [*super().get_params(ctx), every]
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        with usage_errors_as_json(tuple(args), f"fx2onnx {self.name}"):
+        with usage_errors(tuple(args), f"fx2onnx {self.name}"):
             return super().make_context(info_name, args, parent, **extra)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

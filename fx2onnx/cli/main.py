@@ -65,6 +65,12 @@ class Commands(TyperGroup):
         super().__init__(**settings)
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
 
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        from fx2onnx.cli.outcome import usage_errors
+
+        with usage_errors(tuple(args), "fx2onnx"):
+            return super().make_context(info_name, args, parent, **extra)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if self.commands.get(cmd_name) is None and cmd_name in COMMANDS:
             from fx2onnx.cli.help import HelpfulCommand
@@ -80,13 +86,13 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if not ctx.resilient_parsing:
             from fx2onnx.cli.old_spellings import respelled
-            from fx2onnx.cli.outcome import end_with, usage_errors_as_json
+            from fx2onnx.cli.outcome import end_with, usage_errors
 
             try:
                 args = respelled(args, lambda name: self.get_command(ctx, name))
             except UserError as error:
                 end_with(error, as_json="--json" in args)
-            with usage_errors_as_json(args, "fx2onnx"):
+            with usage_errors(args, "fx2onnx"):
                 return super().resolve_command(ctx, args)
         return super().resolve_command(ctx, args)
 

@@ -73,19 +73,18 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 @contextlib.contextmanager
-def usage_errors_as_json(args: Sequence[str], command: str) -> Iterator[None]:
-    """Around the parsing of ``args``: an unknown option names those that it may stand for, and with ``--json`` among the arguments a
-    wrong call is printed as an error of fx2onnx.
-    """
+def usage_errors(args: Sequence[str], command: str) -> Iterator[None]:
+    """Around the parsing of ``args``: a wrong call is an error of fx2onnx, and an unknown option names those that it may stand for."""
     try:
         yield
     except _UsageError as error:
         if hasattr(error, "possibilities") and (flag := getattr(error, "option_name", "")):
             error.possibilities = _meant_flags(flag, error)
-        if "--json" not in args:
-            raise
         shown = error.format_message()  # type: ignore[attr-defined]
-        end_with(UserError("E001", shown.rstrip("."), next=f"{command} --help"), as_json=True)
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(shown, err=True)
+            raise typer.Exit(2) from None
+        end_with(UserError("E001", shown.rstrip("."), next=f"{command} --help"), as_json="--json" in args)
 
 
 def _meant_flags(flag: str, error: Any) -> list[str]:

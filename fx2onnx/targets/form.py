@@ -284,10 +284,26 @@ def _read(file: Traversable) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+_PLACES = {
+    **dict.fromkeys(
+        ("browser", "web", "wasm", "webassembly", "webgpu", "webnn", "javascript", "js"), "onnxruntime-web"
+    ),
+    **dict.fromkeys(("apple", "ios", "macos", "mlprogram"), "coreml"),
+    **dict.fromkeys(("qualcomm", "snapdragon", "hexagon"), "qnn"),
+    **dict.fromkeys(("nvidia", "trt", "jetson"), "tensorrt"),
+    "intel": "openvino",
+    "cpu": "onnxruntime",
+    "rust": "tract",
+    "numpy": "runner",
+}
+"""Names of the place where a model runs, with the runtime that they stand for."""
+
+
 def _unknown(name: str) -> UserError:
     known = [*names(), "onnxruntime-1.19"]
     near = difflib.get_close_matches(name, known, 4, 0.5) + [each for each in known if is_shortened(name, each)]
     near.sort(key=lambda each: (not is_shortened(name, each), -_shared(name, each)))
+    near = [_PLACES[name.lower()]] if name.lower() in _PLACES else near
     guess = f"did you mean {near[0]!r}? " if near else ""
     return UserError(
         "E001",

@@ -46,6 +46,35 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 def test_an_unknown_option_names_what_it_stands_for_alone(command: str, typed: str, meant: str | None) -> None:
     text = json.loads(invoke(command, typed, "--json").stdout)["what"]
     assert text == f"No such option: {typed}" + (f" (Possible options: {meant})" if meant else "")
+    assert text in invoke(command, typed).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["export", "--zyx"],
+        ["lint"],
+        ["zyx"],
+        ["run", "a.onnx", "--seed", "x"],
+        ["verify", "a.onnx", "b", "c", "d"],
+        ["--zyx"],
+    ],
+)
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_wrong_call_is_an_error_with_its_page(arguments: list[str], as_json: list[str]) -> None:
+    done = invoke(*arguments, *as_json)
+    assert done.exit_code == 2
+    shown = done.stdout if as_json else done.stderr
+    assert "E001" in shown
+    assert "errors.html#e001" in shown
+    assert f"fx2onnx {arguments[0]} --help" in shown or "fx2onnx --help" in shown
+
+
+def test_a_call_without_arguments_shows_the_commands() -> None:
+    done = invoke()
+    assert done.exit_code == 2
+    assert "Usage: fx2onnx COMMAND" in done.stderr
+    assert "\nmake   export " in done.stderr
 
 
 @pytest.mark.long_cases(but=["arguments5"])

@@ -188,6 +188,14 @@ class TestFind:
             find(target)
         assert caught.value.code == "E001"
 
+    @pytest.mark.parametrize(
+        ("place", "meant"),
+        [("browser", "onnxruntime-web"), ("WebGPU", "onnxruntime-web"), ("nvidia", "tensorrt"), ("iOS", "coreml")],
+    )
+    def test_a_place_stands_for_its_runtime(self, place: str, meant: str) -> None:
+        with pytest.raises(UserError, match=f"did you mean '{meant}'"):
+            find(place)
+
     def test_every_table_is_found_and_says_where_it_comes_from(self) -> None:
         assert {"onnx", "onnxruntime", "runner"} <= set(names())
         for name in set(names()) - {"onnx"}:

@@ -127,6 +127,18 @@ def tables() -> list[Case]:
         theta = numbers("float32", 2, len(size) - 2, len(size) - 1)
         made += [Case("AffineGrid", [theta], np.array(size), align_corners=align) for align in (0, 1)[: size[-1]]]
     made.append(Case("Gelu", [numbers("float32", 3, 50)], domain=MICROSOFT))
+    for mode, scales in (
+        ("linear", [1.3, 0.7]),
+        ("cubic", [0.5, 0.5]),
+        ("nearest", [1.7, 0.4]),
+    ):  # sizes are rounded down
+        image, by, roi = (
+            numbers("float32", 1, 2, 3, 3),
+            np.float32([1, 1, *scales]),
+            np.float32([0, 0, 0.1, 0.2, 1, 1, 0.8, 1]),
+        )
+        for place in ("pytorch_half_pixel", "tf_crop_and_resize"):
+            made.append(Case("Resize", [image], roi, by, mode=mode, coordinate_transformation_mode=place))
     return made
 
 

@@ -21,10 +21,12 @@ _COORDINATES: dict[str, Callable[[Array, float, float, int, float, float], Array
     "half_pixel_symmetric": lambda i, s, out, dim, lo, hi: dim / 2 * (1 - math.floor(out) / out) + (i + 0.5) / s - 0.5,
     "asymmetric": lambda i, s, out, dim, lo, hi: i / s,
     "align_corners": lambda i, s, out, dim, lo, hi: i * (dim - 1) / (out - 1) if out > 1 else i * 0,
-    "pytorch_half_pixel": lambda i, s, out, dim, lo, hi: (i + 0.5) / s - 0.5 if out > 1 else i * 0 - 0.5,
+    "pytorch_half_pixel": lambda i, s, out, dim, lo, hi: (i + 0.5) / s - 0.5 if out >= 2 else i * 0,
     "tf_half_pixel_for_nn": lambda i, s, out, dim, lo, hi: (i + 0.5) / s,
     "tf_crop_and_resize": lambda i, s, out, dim, lo, hi: (
-        lo * (dim - 1) + i * (hi - lo) * (dim - 1) / (out - 1) if out > 1 else i * 0 + 0.5 * (lo + hi) * (dim - 1)
+        lo * (dim - 1) + i * (hi - lo) * (dim - 1) / (math.floor(out) - 1)
+        if out >= 2
+        else i * 0 + 0.5 * (lo + hi) * (dim - 1)
     ),
 }
 _NEAREST: dict[str, Callable[[Array], Array]] = {

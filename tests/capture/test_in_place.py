@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fx2onnx
-from tests.support import check
+from tests.support import check, run_engines
 
 Program = Callable[[torch.Tensor], object]
 
@@ -544,3 +545,98 @@ def right_or_refused(steps: list[tuple[int, list[int], int]], is_dynamic: bool) 
         check(lambda x: _run(steps, x), samples[0], others=samples[1:], rtol=1e-4, atol=1e-4, **shapes)
     except fx2onnx.UserError as refusal:
         assert refusal.code in ("E103", "E105", "E203"), refusal  # noqa: PT017
+
+
+def _rows_from_those_above(x: torch.Tensor) -> object:
+    x[1:] = x[:-1]
+    return x
+
+
+def _all_less_the_first_row(x: torch.Tensor) -> object:
+    y = x.clone()
+    return y.sub_(y[:1])
+
+
+def _transposed_onto_itself(x: torch.Tensor) -> object:
+    y = x[:, :3].contiguous()
+    return y.add_(y.t())
+
+
+def _out_a_row_above(x: torch.Tensor) -> object:
+    y = x.clone()
+    torch.add(y[1:], 1, out=y[:-1])
+    return y
+
+
+def _flat_shifted(x: torch.Tensor) -> object:
+    y = x.clone()
+    y.view(-1)[1:].mul_(y.view(-1)[:-1])
+    return y
+
+
+@pytest.mark.parametrize("axes", [None, ({0: "n"},)], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "program",
+    [_rows_from_those_above, _all_less_the_first_row, _transposed_onto_itself, _out_a_row_above, _flat_shifted],
+)
+def test_reading_a_part_of_what_is_written_is_refused_as_in_eager(program: Program, axes: Any) -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        program(x.clone())
+    with pytest.raises(fx2onnx.UserError, match=r"E101.*reads a part of the elements that it writes"):
+        fx2onnx.export(program, (x,), dynamic_shapes=axes)
+
+
+def _columns_shifted(x: torch.Tensor) -> object:
+    y = x.clone()
+    y[:, 1:] = y[:, :-1]
+    return y
+
+
+def _by_the_first_column(x: torch.Tensor) -> object:
+    y = x.clone()
+    y /= y[:, :1]
+    return y
+
+
+def _column_from_all(x: torch.Tensor) -> object:
+    y = x.clone()
+    y[:, 1:].add_(y[:, :3])
+    return y
+
+
+@pytest.mark.parametrize("axes", [None, ({0: "n"},)], ids=["static", "dynamic"])
+@pytest.mark.parametrize("program", [_columns_shifted, _by_the_first_column, _column_from_all])
+def test_reading_a_part_of_what_is_written_is_a_warning_where_eager_takes_it(program: Program, axes: Any) -> None:
+    """The file reads before it writes; what eager PyTorch gives depends on its kernel."""
+    x = torch.arange(1.0, 13).reshape(3, 4)
+    with pytest.warns(fx2onnx.ExportWarning, match=r"reads a part .* not defined.*test_in_place.py") as caught:
+        result = fx2onnx.export(program, (x,), dynamic_shapes=axes)
+    assert len(caught) == 1
+    read = {
+        _columns_shifted: torch.cat([x[:, :1], x[:, :-1]], 1),
+        _by_the_first_column: x / x[:, :1],
+        _column_from_all: torch.cat([x[:, :1], x[:, 1:] + x[:, :3]], 1),
+    }[program]
+    for (got,) in run_engines(result.model_proto, [x]).values():
+        np.testing.assert_allclose(got, read.numpy(), rtol=1e-6)
+
+
+def _other_elements(x: torch.Tensor) -> object:
+    y = x.clone()
+    y[:, 0:2] = y[:, 2:4]
+    y[:, ::2] += y[:, 1::2]
+    y[0] = y[1]
+    y += y
+    y[1:].copy_(y[1:])
+    y[[0, 1]] = y[[1, 2]]
+    y.t().mul_(y.t())
+    y.view(-1)[:4].sub_(y[1])
+    return y
+
+
+@pytest.mark.parametrize("axes", [None, ({0: "n"},)], ids=["static", "dynamic"])
+def test_reading_other_or_the_same_elements_is_no_warning(axes: Any) -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    result = check(_other_elements, (x,), others=[(torch.randn(5 if axes else 3, 4),)], dynamic_shapes=axes)
+    assert not result.report.warnings

@@ -20,6 +20,7 @@ from fx2onnx.capture.recording.values import Step, Values, View, dims_of
 from fx2onnx.capture.registry import Kind, find, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Scalar
+from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
@@ -52,6 +53,73 @@ def write(values: Values, view: View, value: torch.fx.Node, is_one_number: bool 
     memory.version += 1
     view.node = value
     view.version = memory.version
+
+
+def check_overlap(tracer: Tracer, func: OpOverload, tensors: list[torch.Tensor], written: torch.Tensor) -> None:
+    """Compare what a call reads with ``written``, at the example's sizes: eager PyTorch refuses most calls that read some of the elements
+    that they write, and of the others the result depends on the order in which elements are written.
+    """
+    values = tracer.values
+    view = values.views.get(id(written))
+    for tensor in tensors if view is not None else ():
+        other = values.views.get(id(tensor))
+        if other is None or other is view or other.memory is not view.memory or other.info.dtype != view.info.dtype:  # type: ignore[union-attr]
+            continue
+        try:
+            layouts = [_layout_in_numbers(tracer, each) for each in (written, tensor)]
+        except (KeyError, ZeroDivisionError):  # only the data tells
+            continue
+        if layouts[0] == layouts[1] or not _share_elements(*layouts):
+            continue
+        is_by_element = torch.Tag.pointwise in func.tags or func is aten.copy_.default
+        if is_by_element and all(map(_is_dense, layouts)):
+            raise values.refuse(
+                "E101",
+                f"{func} reads a part of the elements that it writes",
+                why="eager PyTorch refuses it: some elements of the input tensor and the written-to tensor refer to a single memory location",
+                next="call .clone() on what is read",
+            )
+        text = (
+            f"{func} reads a part of the elements that it writes, so eager PyTorch's result is not defined; the file reads all of them "
+            f"before it writes. Call .clone() on what is read   ({values.where})"
+        )
+        tracer.warnings += [] if text in tracer.warnings else [text]
+
+
+_Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Sizes, strides and offset of a tensor in its memory."""
+
+
+def _layout_in_numbers(tracer: Tracer, tensor: torch.Tensor) -> _Layout:
+    fake = tracer.values.fake_of(tensor)
+    sizes, strides, (offset,) = (
+        tuple(int(tracer.sizes.hint(unwrap(each))) for each in found)
+        for found in (fake.shape, fake.stride(), [fake.storage_offset()])
+    )
+    return sizes, tuple(0 if size == 1 else step for size, step in zip(sizes, strides, strict=True)), offset
+
+
+def _is_dense(layout: _Layout) -> bool:
+    """Return whether a tensor has each element of a stretch of memory once."""
+    expected = 1
+    for step, size in sorted((step, size) for size, step in zip(*layout[:2], strict=True) if size != 1):
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _share_elements(one: _Layout, other: _Layout) -> bool:
+    ends = [
+        offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+        for sizes, strides, offset in (one, other)
+    ]
+    if 0 in (*one[0], *other[0]) or one[2] > ends[1] or other[2] > ends[0]:
+        return False
+    with no_dispatch():
+        marks = torch.zeros(max(ends) + 1, dtype=torch.bool)
+        marks.as_strided(*one).fill_(True)
+        return bool(marks.as_strided(*other).any())
 
 
 def _shows_twice(step: Step, info: TensorInfo) -> bool:

@@ -22,7 +22,9 @@ from fx2onnx.generation.prompt import (
     prompt_length,
     prompts_of,
     rewritten,
+    rows_that_end,
     start_of,
+    token_ids,
 )
 from fx2onnx.generation.searches import DRAFTED, BeamSearch, CachedTokens, CutCache, HeadDrafter, drafter_of, following
 from fx2onnx.generation.settings import Chooser, GenerateSettings, Rule, last_rules, rules_of, settings_of
@@ -188,7 +190,7 @@ class _Run:
             found = np.zeros(len(tokens), bool) if by_string is None else by_string(tokens)
             given = None if scores is None else self.handed(scores)
             for function in criteria:
-                found |= np.broadcast_to(np.asarray(function(self.handed(tokens), given)), found.shape)
+                found |= rows_that_end(function(self.handed(tokens), given), len(found))
             return found
 
         return ends
@@ -288,14 +290,12 @@ def _taker(model: OpenedFolder, ids: Array, step: int) -> Graph:
 def _stop(model: OpenedFolder, new: int | None, eos: Any, pad: int | None) -> Stop:
     rewrite, said = model.manifest.prompt_rewrite or PromptRewrite(), model.generation_config or model.config
     eos = next((end for end in (eos, rewrite.eos_token_id, said.get("eos_token_id")) if end is not None), None)
-    ends = () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
-    fallback = ends[0] if ends else 0
-    pad = next(token for token in (pad, rewrite.pad_token_id, said.get("pad_token_id"), fallback) if token is not None)
-    if new is None:
-        new = said.get("max_new_tokens") or _LENGTH
+    ends = () if eos is None else token_ids("eos_token_id", eos)
+    pad = next(token for token in (pad, rewrite.pad_token_id, said.get("pad_token_id"), *ends, 0) if token is not None)
+    new = (said.get("max_new_tokens") or _LENGTH) if new is None else new
     if not isinstance(new, Integral) or new < 1:
         raise UserError("E001", f"max_new_tokens must be an integer of at least 1, not {new!r}")
-    return Stop(int(new), ends, int(pad))
+    return Stop(int(new), ends, token_ids("pad_token_id", pad)[0])
 
 
 def _until_sound_ends(stop: Stop, ids: Array, stream: Array) -> Stop:

@@ -16,6 +16,7 @@ from fx2onnx.generation.codebooks import batch_of, rows_of_prompt
 from fx2onnx.generation.engine import Graph, cast, check_feeds, check_known
 from fx2onnx.generation.media import TEXT, encode_media
 from fx2onnx.generation.opened import OpenedFolder
+from fx2onnx.generation.settings import whole_numbers
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.manifest.names import DECODER_IDS, IDS, MASK
@@ -92,8 +93,6 @@ class StopStrings:
     """A mask of the rows that end with a stop string, or with a token in which one ends."""
 
     def __init__(self, strings: Sequence[str], tokenizer: FolderTokenizer) -> None:
-        if not all(isinstance(each, str) and each for each in strings):
-            raise UserError("E001", "stop_strings are texts that are not empty")
         self._strings, self._tokenizer = strings, tokenizer
         self._width = max(len(each.encode()) for each in strings) + 2
         self._text = functools.lru_cache(4096)(lambda tokens: tokenizer.text(tokens, has_special=True))
@@ -266,3 +265,21 @@ def _first_token(model: OpenedFolder) -> int:
             if isinstance(said.get(key), int):
                 return int(said[key])
     raise UserError("E401", "neither config.json nor generation_config.json has a decoder_start_token_id")
+
+
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """The tokens of a setting that is one or a list of them. Raises UserError E001 for anything else."""
+    try:
+        return tuple(whole_numbers(value if np.ndim(value) else [value]).tolist())
+    except (TypeError, ValueError, OverflowError):
+        what = f"{name}={value!r:.60} is not possible"
+        raise UserError("E001", what, next=f"{name} is a token, or a list of tokens") from None
+
+
+def rows_that_end(returned: Any, rows: int) -> Array:
+    """Bools of what a stopping criterion returned. Raises UserError E401 where it is no bool, nor one for each row."""
+    found = np.asarray(returned)
+    if found.dtype.kind != "b" or found.shape not in ((), (rows,)):
+        step = "return True or False, for all rows or as an array with one for each"
+        raise UserError("E401", f"a function of stopping_criteria returned {returned!r:.60}", next=step)
+    return np.broadcast_to(found, (rows,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from os import PathLike
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -86,19 +87,43 @@ def _are_functions(value: Any) -> bool:
     return isinstance(value, Sequence) and all(map(callable, value))
 
 
+def _are_texts(value: Any) -> bool:
+    texts = [value] if isinstance(value, str) else value
+    return isinstance(texts, Sequence) and all(isinstance(text, str) and text for text in texts)
+
+
+def whole_numbers(value: Any) -> Array:
+    """The integers in a list, an array or a tensor. Raises TypeError where it holds something else."""
+    found = np.asarray(value if hasattr(value, "__array__") else list(value))
+    if found.size and (found.dtype.kind not in "iu" or found.ndim != 1):
+        raise TypeError(f"no list of integers: {value!r:.60}")
+    return found.astype(np.int64)
+
+
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "temperature": (lambda number: number > 0, "above 0; do_sample=False takes the likeliest token"),
     "top_k": (lambda number: number == int(number) and number >= 0, "a whole number; 0 for all tokens"),
     "top_p": (lambda number: 0 < number <= 1, "above 0 and at most 1"),
     "min_p": (lambda number: 0 <= number <= 1, "from 0 to 1"),
-    "repetition_penalty": (lambda number: number > 0, "above 0; 1 changes nothing"),
+    "repetition_penalty": (lambda number: 0 < number < np.inf, "above 0; 1 changes nothing"),
     "no_repeat_ngram_size": (lambda number: number == int(number) and number >= 0, "a whole number; 0 changes nothing"),
     "min_new_tokens": (lambda number: number == int(number) and number >= 0, "a whole number"),
     "num_beams": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "num_return_sequences": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "max_length": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "num_assistant_tokens": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
-    "length_penalty": (lambda number: number == number, "a number"),
+    "length_penalty": (lambda number: abs(number) < np.inf, "a number"),
+    "seed": (
+        lambda number: number == int(number) and 0 <= number < 2**63 and not isinstance(number, float),
+        "a whole number from 0 on",
+    ),
+    "do_sample": (lambda value: value in (True, False), "True or False"),
+    "use_mtp": (lambda value: value in (True, False), "True or False"),
+    "assistant": (
+        lambda value: isinstance(value, str | PathLike) or hasattr(value, "graphs"),
+        "a folder that export_folder wrote",
+    ),
+    "stop_strings": (_are_texts, "a text or a list of texts, none of them empty"),
     "prefix_allowed_tokens_fn": (callable, "a function of a row's number and its tokens"),
     "streamer": (lambda value: callable(value.put) and callable(value.end), "an object with put(tokens) and end()"),
     "logits_processor": (_are_functions, "a list of functions: logits_processor=[f]"),
@@ -231,9 +256,13 @@ def rules_of(
     def allow(scores: Array, tokens: Array, _: int) -> None:
         assert allowed is not None
         for index, (row, seen) in enumerate(zip(scores, tokens, strict=True)):
-            may = np.asarray(list(allowed(index // settings.copies, handed(seen))), np.int64)
-            if not may.size or may.min() < 0 or may.max() >= len(row):
+            returned = allowed(index // settings.copies, handed(seen))
+            try:
+                may = whole_numbers(returned)
                 why = "it gave none" if not may.size else f"it gave {may.tolist()[:8]}, the vocabulary has {len(row)}"
+            except (TypeError, ValueError):
+                may, why = np.empty(0, np.int64), f"it gave {returned!r:.60}"
+            if not may.size or may.min() < 0 or may.max() >= len(row):
                 raise UserError(
                     "E401",
                     "prefix_allowed_tokens_fn has to give tokens of the vocabulary",
@@ -261,7 +290,11 @@ def last_rules(settings: GenerateSettings, said: Mapping[str, Any], handed: Call
     for function in settings.logits_processor or ():
 
         def apply(scores: Array, tokens: Array, _: int, function: Callable[[Any, Any], Any] = function) -> None:
-            scores[:] = np.asarray(function(handed(tokens), handed(scores.copy())))
+            returned = np.asarray(function(handed(tokens), handed(scores.copy())))
+            if returned.shape != scores.shape or returned.dtype.kind not in "fiu":
+                what = f"a function of logits_processor returned {returned.dtype}{list(returned.shape)}"
+                raise UserError("E401", what, next=f"return scores as it gets them, {list(scores.shape)}")
+            scores[:] = returned
 
         rules.append(apply)
     if settings.do_sample:

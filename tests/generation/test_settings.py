@@ -180,6 +180,16 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"logits_processor": [3]}, "logits_processor="),
     ({"prefix_allowed_tokens_fn": 3}, "prefix_allowed_tokens_fn=3"),
     ({"streamer": 3}, "streamer=3"),
+    ({"do_sample": True, "seed": -1}, "seed=-1"),
+    ({"do_sample": True, "seed": "a"}, "seed='a'"),
+    ({"do_sample": True, "seed": 1.5}, "seed=1.5"),
+    ({"do_sample": "no"}, "do_sample='no'"),
+    ({"use_mtp": "yes"}, "use_mtp='yes'"),
+    ({"assistant": 3}, "assistant=3"),
+    ({"stop_strings": [1]}, "stop_strings=[1]"),
+    ({"stop_strings": 3}, "stop_strings=3"),
+    ({"repetition_penalty": float("inf")}, "repetition_penalty=inf"),
+    ({"num_beams": 2, "length_penalty": float("inf")}, "length_penalty=inf"),
 ]
 
 
@@ -191,12 +201,44 @@ def test_settings_that_contradict_are_one_error(settings: dict[str, Any], text: 
     assert caught.value.next
 
 
+@pytest.mark.parametrize(
+    ("settings", "code", "text"),
+    [
+        ({"eos_token_id": "a"}, "E001", "eos_token_id='a'"),
+        ({"eos_token_id": [1.5]}, "E001", r"eos_token_id=\[1.5\]"),
+        ({"pad_token_id": 1.5}, "E001", "pad_token_id=1.5"),
+        ({"logits_processor": [lambda *_: None]}, "E401", "logits_processor returned object"),
+        ({"logits_processor": [lambda _, scores: scores[:, :5]]}, "E401", "logits_processor returned float32"),
+        ({"stopping_criteria": [lambda *_: "x"]}, "E401", "stopping_criteria returned 'x'"),
+        ({"stopping_criteria": [lambda *_: np.array([True])]}, "E401", "stopping_criteria returned"),
+        ({"prefix_allowed_tokens_fn": lambda *_: None}, "E401", "it gave None"),
+        ({"prefix_allowed_tokens_fn": lambda *_: [1.5]}, "E401", r"it gave \[1.5\]"),
+        ({"prefix_allowed_tokens_fn": lambda *_: "ab"}, "E401", "it gave 'ab'"),
+    ],
+)
+def test_what_is_no_token_and_no_score_is_one_error(
+    settings: dict[str, Any], code: str, text: str, folder: Path
+) -> None:
+    with pytest.raises(UserError, match=text) as caught:
+        load(folder, "runner").generate(IDS.numpy(), max_new_tokens=2, **settings)
+    assert caught.value.code == code
+
+
+def test_an_end_for_each_row(folder: Path) -> None:
+    """A criterion that returns a bool for each row ends that row alone; tokens may be of NumPy and PyTorch."""
+    model = load(folder, "runner")
+    given: dict[str, Any] = {"eos_token_id": torch.tensor([2, 3]), "pad_token_id": np.int64(0), "max_new_tokens": 3}
+    found = model.generate(IDS.numpy(), stopping_criteria=[lambda *_: np.array([True, False])], **given)
+    assert found[0, 5:].tolist() == [0, 0]
+    assert found[1, 5:].tolist() != [0, 0]
+
+
 @pytest.mark.long
 def test_lengths_and_texts_that_cannot_be_are_told(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
     for given, text in (
         ({"max_length": 9, "max_new_tokens": 3}, "both given"),
         ({"max_length": 4}, "no room after 4 tokens"),
-        ({"stop_strings": [""]}, "not empty"),
+        ({"stop_strings": [""]}, "stop_strings=['']"),
         ({"streamer": Streamer()}, "one prompt"),
         ({"on_token": 3}, "on_token=3"),
     ):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, UserError, VerificationError
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
 from fx2onnx.base.metadata import VERSION as __version__
+from fx2onnx.base.notices import ExportWarning
 
 if TYPE_CHECKING:
     from fx2onnx import runner, sources
@@ -51,7 +52,10 @@ def __getattr__(name: str) -> Any:
     if name == "optimize_model" or name in __all__:
         from fx2onnx.base import public_names
 
-        return public_names.public_object(name) if name in __all__ else public_names.old_name(__name__, name)
+        if name not in __all__:
+            return public_names.old_name(__name__, name)
+        found = globals()[name] = public_names.public_object(name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

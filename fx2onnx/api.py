@@ -118,7 +118,6 @@ def export(
 
     Returns: ``ExportResult``. Raises: ``UserError`` with a code, the line and what to do; ``VerificationError``.
     """
-    require("torch")
     options = ExportOptions.of(
         capture=capture,
         training=False if isinstance(training, Training) else training,

@@ -9,17 +9,13 @@ import contextlib
 import functools
 import os
 import sys
-import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from fx2onnx.base.metadata import DOCS
-from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
-
-if TYPE_CHECKING:
-    import logging
+from fx2onnx.base.notices import MADE
+from fx2onnx.base.source import SourceLocation
 
 CODES: dict[str, str] = {
     "E001": "an argument of the API or of the command line is wrong",
@@ -75,25 +71,6 @@ def first_line(error: BaseException | None) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-class _Made(threading.local):
-    errors: list[Fx2OnnxError] | None = None
-    """The errors that this thread made since it began to keep them."""
-
-
-_MADE = _Made()
-
-
-@contextlib.contextmanager
-def errors_made() -> Iterator[list[Fx2OnnxError]]:
-    """Inside, the list gets every error that this thread makes, whether it is raised or not."""
-    before, _MADE.errors = _MADE.errors, []
-    try:
-        yield _MADE.errors
-    finally:
-        _MADE.errors.clear()
-        _MADE.errors = before
-
-
 @contextlib.contextmanager
 def onnxruntime_errors() -> Iterator[None]:
     """Raise UserError E403 for what onnxruntime raises inside; other errors go on."""
@@ -145,8 +122,8 @@ class Fx2OnnxError(Exception):
         self.why = why
         self.next: tuple[str, ...] = ((next,) if isinstance(next, str) else tuple(next)) or STEPS.get(code, ())
         super().__init__(self.render())
-        if _MADE.errors is not None:
-            _MADE.errors.append(self)
+        if MADE.errors is not None:
+            MADE.errors.append(self)
 
     def render(self) -> str:
         """The error as people read it, one block of text."""
@@ -249,50 +226,6 @@ def _torch_class(own: Any, theirs: Any) -> type[Fx2OnnxError]:
     joint: Any = type(own.__name__, (own, theirs), {name: getattr(own, name) for name in names})
     joint.own_class = own
     return cast(type[Fx2OnnxError], joint)
-
-
-_INSIDE = (PACKAGE_FOLDER + os.sep, contextlib.__file__)
-"""Files of frames between a warning and the user's call: functions of fx2onnx, some of them in contexts."""
-
-
-class ExportWarning(UserWarning):
-    """Something that was asked for and that the file does not have, or what it takes for its results to be right.
-
-    Each line of ``report.warnings`` is one. They are given before a file is written: where a filter makes an error of them,
-    nothing is written.
-    """
-
-
-def logger() -> logging.Logger:
-    """The logger ``fx2onnx``, which is silent unless a program configures logging."""
-    import logging  # a hundredth of the time of `import fx2onnx`
-
-    found = logging.getLogger("fx2onnx")
-    if not found.handlers:
-        found.addHandler(logging.NullHandler())
-    return found
-
-
-def warn(texts: Iterable[str]) -> None:
-    """Give each of ``texts`` once, at the line that called fx2onnx and to the logger."""
-    level, raised = None, []
-    for text in dict.fromkeys(texts):
-        level = level or _level_of_caller()
-        logger().warning(text)
-        try:
-            warnings.warn(text, ExportWarning, stacklevel=level)
-        except ExportWarning:
-            raised.append(text)
-    if raised:
-        raise ExportWarning("\n".join(raised))
-
-
-def _level_of_caller() -> int:
-    """The ``stacklevel``, counted from the caller of this function, of the first frame outside of fx2onnx."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 _OTHER_NAMES = {

@@ -11,8 +11,9 @@ import torch.fx
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.base.errors import Fx2OnnxError, UserError, errors_made
+from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.escape import storable
+from fx2onnx.base.notices import errors_made
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.data_numbers import DataNumber

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, warn
+from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.base.notices import ExportWarning, warn
 from fx2onnx.cli.options import resolve_source
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import typer
 
-from fx2onnx.base.errors import ExportWarning, Fx2OnnxError, InternalError, UserError
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.escape import plain
+from fx2onnx.base.notices import ExportWarning
 from fx2onnx.base.packages import missing_package
 from fx2onnx.base.source import ENTRANCES
 from fx2onnx.base.stack_frames import wants_traceback

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fx2onnx.base.errors import ExportWarning, UserError, VerificationError
+from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.notices import ExportWarning
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, know_faults

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.base.errors import UserError, warn
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.notices import warn
 from fx2onnx.judge.engines import Array, chosen_engines, open_session
 from fx2onnx.lower.weights import ModuleWeight
 from fx2onnx.optimize.weights import DerivedTensor

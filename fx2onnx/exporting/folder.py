@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from fx2onnx.base.errors import UserError, warn
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.notices import warn
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import layouts, pipeline
 from fx2onnx.exporting.adapters import make_optional, write_adapters

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.cache_names import CELLS
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
-from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, SIZES, metadata_of, option
+from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, SIZES, option
 from fx2onnx.capture.options import CaptureOptions, check_choice
+from fx2onnx.files.own_metadata import metadata_of
 from fx2onnx.judge import Effort
 from fx2onnx.precision.options import Precision
 from fx2onnx.quantize.options import Quantize

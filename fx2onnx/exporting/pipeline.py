@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.errors import UserError, VerificationError, logger, warn
+from fx2onnx.base.errors import UserError, VerificationError
 from fx2onnx.base.events import active_as_now, record, recording
 from fx2onnx.base.memory import MemoryReader
+from fx2onnx.base.notices import logger, warn
 from fx2onnx.base.packages import importing
 from fx2onnx.base.stack_frames import frames_emptied, levels_of, limit_reached, make_room_to_recurse
 from fx2onnx.base.targets import check_target, open_file
@@ -55,9 +57,8 @@ def run(
             before_change(active_as_now())
             make_room_to_recurse(levels_of(module))
             with recording("export", detailed=bool(options.profile), memory=memory) as recorder:
-                with record("import"), importing():
-                    from fx2onnx.exporting.build import build
-                    from fx2onnx.exporting.exported_program import completed
+                with record("import"):
+                    build, completed = _builders()
                 _keep_numpy_errors()
                 positional, named, asked = completed(module, args, kwargs, options)
                 asked = _in_own_mode(module, asked)
@@ -86,6 +87,15 @@ def run(
     if options.verbose:
         print(result.report)
     return result
+
+
+@functools.cache
+def _builders() -> tuple[Callable[..., ExportResult], Callable[..., Any]]:
+    """The functions that build a model and complete its arguments; importing them needs torch. Raises UserError E602."""
+    with importing():
+        from fx2onnx.exporting.build import build
+        from fx2onnx.exporting.exported_program import completed
+    return build, completed
 
 
 def _log(result: ExportResult) -> None:

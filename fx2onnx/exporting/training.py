@@ -12,7 +12,8 @@ from weakref import WeakMethod
 import onnx_ir as ir
 import torch
 
-from fx2onnx.base.errors import UserError, warn
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.notices import warn
 from fx2onnx.base.targets import path_text
 from fx2onnx.capture.driver import as_module
 from fx2onnx.exporting import pipeline

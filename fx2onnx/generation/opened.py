@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.base.errors import UserError, warn
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import Shown
+from fx2onnx.base.notices import warn
 from fx2onnx.files import onnx_adapter
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.staging import locked

@@ -169,10 +169,12 @@ class Lowering:
         )
         state = dict(zip((m.name for m in self.lifted), self.output_names[len(self.captured.outputs) :], strict=True))
         captured, has_lines = self.captured, self.metadata != "none"
-        conditions = size_conditions.written(
-            captured.assumptions, with_guards=captured.states_guards, with_lines=has_lines
-        )
-        properties = {} if conditions is None else {size_conditions.METADATA_KEY: conditions}
+        properties: dict[str, str] = {}
+        if captured.assumptions:
+            conditions = size_conditions.written(
+                captured.assumptions, with_guards=captured.states_guards, with_lines=has_lines
+            )
+            properties |= {} if conditions is None else {size_conditions.METADATA_KEY: conditions}
         if captured.baked:
             properties[BAKED] = json.dumps(captured.baked)
         if state:

@@ -12,12 +12,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.errors import InternalError, RewriteFailed, UserError, VerificationError, warn
+from fx2onnx.base.errors import InternalError, RewriteFailed, UserError, VerificationError
 from fx2onnx.base.events import record
 from fx2onnx.base.memory import free_bytes
-from fx2onnx.base.options import metadata_of
+from fx2onnx.base.notices import warn
 from fx2onnx.base.stack_frames import public
 from fx2onnx.base.targets import check_target
+from fx2onnx.files.own_metadata import metadata_of
 from fx2onnx.files.staging import cannot_write, staged
 from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes

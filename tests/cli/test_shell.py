@@ -16,7 +16,7 @@ import torch
 import typer
 
 import fx2onnx
-from fx2onnx.base.errors import warn
+from fx2onnx.base.notices import warn
 from fx2onnx.base.packages import EXTRAS
 from fx2onnx.cli import doctor, help
 from fx2onnx.cli.main import COMMANDS, app

@@ -277,7 +277,10 @@ class MetaCache:
                 return None  # the kernel says so
             operand = cast(TensorType, key[4:][0])
             self._env.check_some((*operand.sizes[1:], *kind.sizes[1:]))
-            check_sizes(self._env, key[0].func, args, {}, (), kind.sizes)
+            at_hints = (key, *((name, self._env.hints.get(name)) for name in sorted(_symbols(key))))
+            if at_hints not in _TAKEN:
+                check_sizes(self._env, key[0].func, args, {}, (), kind.sizes)
+                _TAKEN[at_hints] = None
         check_operands(self._env, key[0].func, args, {})
         specs = self._specs[key] = Specs((_fresh(self._as_written(kind)),))
         return specs

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from fx2onnx.base.errors import UserError, warn
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.notices import warn
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import reported, summary
 from fx2onnx.sources.hf.config import check_config

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.base.errors import UserError, first_line, warn
+from fx2onnx.base.errors import UserError, first_line
+from fx2onnx.base.notices import warn
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.irx.names import source_of
 from fx2onnx.judge.arrays import read_npz

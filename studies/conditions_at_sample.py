@@ -57,7 +57,7 @@ def _zoo(name: str) -> Any:
 
 def _conditions(built: Any, way: str, false: list[str]) -> Row:
     import fx2onnx
-    from fx2onnx.capture.shapes.requested import Proposed
+    from fx2onnx.capture.shapes.dynamic import Proposed
     from fx2onnx.cli.feeds import arguments_of
     from fx2onnx.sizes.assumptions import Assumption, Specialization
 

@@ -128,7 +128,7 @@ def _resized(arguments: Mapping[str, Any], axes: Axes, sample: Sizes, sizes: Siz
 def _export(row: Row, built: Any, asked: Axes, tries: Sequence[tuple[Sizes, Mapping[str, Any]]]) -> None:
     import fx2onnx
     from fx2onnx.base.errors import UserError
-    from fx2onnx.capture.shapes.requested import Proposed
+    from fx2onnx.capture.shapes.dynamic import Proposed
 
     def export(shapes: Any) -> Any:
         return fx2onnx.export(

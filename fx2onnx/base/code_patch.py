@@ -159,10 +159,7 @@ class CodePatch:
     """
 
     def __init__(
-        self,
-        patched: Callable[..., object],
-        replacement: Callable[[FunctionType], Callable[..., object]],
-        why: str,
+        self, patched: Callable[..., object], replacement: Callable[[FunctionType], Callable[..., object]], why: str
     ) -> None:
         function = cast(FunctionType, patched)
         original = FunctionType(

@@ -15,7 +15,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fx2onnx.base.memory import MemoryReader
@@ -59,7 +59,6 @@ class SpanRecorder:
         look through: details (name, start ns, end ns, module path, where) or (what, start ns, end ns, label, None),
         where ``label(what)`` gives name, module path and where; stretches (name, start ns, end ns, None, None). A phase
         is there twice: (span, 0, 0, None, None) where it begins, (None, 0, 0, None, None) where it ends."""
-        self._is_tree = False
 
     @contextlib.contextmanager
     def span(self, name: str, **args: Any) -> Iterator[Span]:
@@ -101,13 +100,6 @@ class SpanRecorder:
                 self.memory.read()
         return self.root
 
-    def tree(self) -> Span:
-        """The root with all spans below it. The recorder must be closed."""
-        if not self._is_tree:
-            self._is_tree = True
-            _grow(self.root, self.log)
-        return self.root
-
     @property
     def entries(self) -> int:
         """The number of entries of the log."""
@@ -124,64 +116,6 @@ class SpanRecorder:
         for span in self._phases:
             seconds[span.name] = seconds.get(span.name, 0.0) + span.seconds
         return seconds
-
-
-Stretch: TypeAlias = tuple[str, int, int]
-"""Name, start, end."""
-
-
-def _grow(root: Span, log: list[Any]) -> None:
-    """Hang the log's entries below ``root``."""
-    phases = [root]
-    ended: list[list[Span | Stretch]] = [[]]
-    """For each open phase, the spans and stretches that ended in it and are in no detail so far."""
-    items = iter(log)
-    for name, start_ns, end_ns, path, where in zip(items, items, items, items, items, strict=True):
-        if isinstance(name, Span):
-            phases.append(name)
-            ended.append([])
-        elif name is None:
-            phase = phases.pop()
-            _fill(phase, ended.pop())
-            ended[-1].append(phase)
-        elif path is None:
-            ended[-1].append((name, start_ns, end_ns))
-        else:
-            label = path(name) if callable(path) else (str(name), path, where)
-            span = _detail(label, start_ns, end_ns)
-            held = len(ended[-1])
-            while held and _start_ns(ended[-1][held - 1]) >= start_ns:
-                held -= 1
-            _fill(span, ended[-1][held:])
-            ended[-1][held:] = [span]
-    while phases:
-        _fill(phases.pop(), ended.pop())
-
-
-def _detail(label: tuple[str, str, object], start_ns: int, end_ns: int) -> Span:
-    name, module_path, where = label
-    args = {"module": module_path} if module_path else {}
-    return Span(name, start_ns, end_ns, args if where is None else args | {"where": str(where)})
-
-
-def _start_ns(ended: Span | Stretch) -> int:
-    return ended.start_ns if isinstance(ended, Span) else ended[1]
-
-
-def _fill(parent: Span, ended: list[Span | Stretch]) -> None:
-    """Make ``ended`` the children, stretches of one name together."""
-    together: dict[str, Span] = {}
-    for item in ended:
-        if isinstance(item, Span):
-            parent.children.append(item)
-            continue
-        name, start_ns, end_ns = item
-        span = together.get(name)
-        if span is None:
-            span = together[name] = Span(name, parent.start_ns, parent.start_ns)
-            parent.children.append(span)
-        span.end_ns += end_ns - start_ns
-        span.stretches += 1
 
 
 _active: contextvars.ContextVar[SpanRecorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)

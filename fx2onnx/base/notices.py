@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import logging
 
 
-class Made(threading.local):
+class MadeErrors(threading.local):
     errors: list[Exception] | None = None
     """The errors that this thread made since it began to keep them."""
 
 
-MADE = Made()
+MADE = MadeErrors()
 
 
 @contextlib.contextmanager

@@ -43,9 +43,7 @@ def missing_package(error: BaseException) -> UserError | None:
 
 def _missing(name: str) -> UserError:
     return UserError(
-        "E602",
-        f"the package {name} is not installed, which this needs",
-        next=f"pip install 'fx2onnx[{EXTRAS[name]}]'",
+        "E602", f"the package {name} is not installed, which this needs", next=f"pip install 'fx2onnx[{EXTRAS[name]}]'"
     )
 
 

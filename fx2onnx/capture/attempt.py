@@ -19,9 +19,10 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions, Patches, TracedCode
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.python.outside import OutsideState, outside_of
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason
+from fx2onnx.capture.recording.decisions import Branching
 from fx2onnx.capture.shapes.dynamic import hints_of
-from fx2onnx.capture.shapes.requested import of_size
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Condition, Guard, Specialization
 from fx2onnx.sizes.expr import Dim, DimLike
@@ -157,36 +158,6 @@ class Operators:
 
 
 @dataclass(frozen=True)
-class Branching:
-    """The recording of Python's decisions."""
-
-    by_sizes: bool = True
-    """Both branches of shape-dependent decisions are recorded, rather than the example's."""
-    failure: BaseException | None = None
-    """The reason why they are not."""
-    has_noop_guards: bool = True
-    """A statement that does nothing where its test is false is run without asking."""
-    has_bodies: bool = True
-    """Statements that a test by data guards are a branch within the run, where they may be."""
-    by_counts: bool = True
-    """A count that is one of a few numbers, as of chunks, is a shape-dependent decision rather than a condition."""
-    has_loops: bool = False
-    """Loops that run as often as a size says are loops of the file."""
-    has_exits: bool = False  # so are loops of a fixed length in which data decides
-    joins_branches: bool = False  # both ways of a decision in a turn are run one after the other, since there are many
-    branches: frozenset[SourceLocation | None] = frozenset()
-    """The places of decisions of which there were too many in a run."""
-    first_turns: frozenset[SourceLocation | None] = frozenset()
-    """The lines of such loops whose first turn is run by itself."""
-    unrolled: Recorded | Failed | None = None
-    """The outcome of the run without them, while they are tried."""
-    loop_failure: BaseException | None = None
-    """The reason why they are not."""
-    per_call: frozenset[type] = frozenset()
-    """Classes of submodules each call of which has the branches of its shape-dependent decisions to itself."""
-
-
-@dataclass(frozen=True)
 class Baked:
     """Inputs whose sample values are constants of the graph."""
 
@@ -206,7 +177,7 @@ class Attempt:
     enlarged: Enlarged = Enlarged()
     numbers: Numbers = Numbers()
     operators: Operators = Operators()
-    branching: Branching = Branching()
+    branching: Branching = field(default_factory=Branching)
     baked: Baked = Baked()
     change: str = ""
     """The difference to the attempt before, in words."""
@@ -305,7 +276,7 @@ class Attempt:
         declared = self.range_of(name)
         if declared is None or other is None or self.range_of(other) is not None:
             return self.sizes.ranges
-        return (*self.sizes.ranges, of_size(other, declared))
+        return (*self.sizes.ranges, road("other spellings of dynamic sizes").of_size(other, declared))
 
     def without_baselines(self) -> Attempt:
         """The attempt with no other result to fall back to."""

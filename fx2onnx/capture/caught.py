@@ -16,7 +16,8 @@ from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.registry import load_family, traits_of
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.caught_errors import end_by_data, is_caught, is_of_data
-from fx2onnx.torchcompat.dispatch import WatchingMode, no_dispatch
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.eager_modes import WatchingMode
 from fx2onnx.torchcompat.frames import is_user, user_location
 from fx2onnx.torchcompat.operators import OpOverload, decompose
 from fx2onnx.torchcompat.versions import is_of_fakes

@@ -18,7 +18,6 @@ from fx2onnx.base.stack_frames import empty_frames
 from fx2onnx.capture.attempt import (
     Attempt,
     Baked,
-    Branching,
     Failed,
     Operators,
     Outcome,
@@ -35,10 +34,10 @@ from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_numbers, keep_process_state, preserve
 from fx2onnx.capture.python.outside import MET, outside_of
 from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.recording.decisions import Branching
 from fx2onnx.capture.run import run, run_on_all_paths
 from fx2onnx.capture.settle import after_run
-from fx2onnx.capture.shapes.dynamic import is_plain, set_dynamic_axes, shapes_of, unknown_names
-from fx2onnx.capture.shapes.requested import Requested
+from fx2onnx.capture.shapes.dynamic import Requested, is_plain, set_dynamic_axes, shapes_of, unknown_names
 from fx2onnx.torchcompat import shape_specs
 from fx2onnx.torchcompat.frames import know_places
 from fx2onnx.torchcompat.late_imports import CompilerStop, ImportNeeded, import_compiler

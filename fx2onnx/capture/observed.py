@@ -10,7 +10,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.python.inputs import ARGUMENT, Arguments, Call, bind, fits, normalise_args
-from fx2onnx.capture.shapes.requested import Requested, fresh_size
+from fx2onnx.capture.shapes.dynamic import Requested, fresh_size
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat import shape_specs
 from fx2onnx.torchcompat.pytrees import Key

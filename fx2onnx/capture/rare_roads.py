@@ -30,6 +30,7 @@ RARE_ROADS = {
     "tensors kept outside": "python.kept_outside",
     "what goes on as it is used": "python.advancing",
     "other spellings of dynamic sizes": "shapes.dynamic_spellings",
+    "members of arguments": "shapes.dynamic_members",
     "decisions by sizes": "shapes.deciding",
     "sizes of data": "recording.unknown_sizes",
     "what Python asks": "recording.questions",

@@ -7,16 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.attempt import (
-    Attempt,
-    Baked,
-    Enlarged,
-    Failed,
-    Outcome,
-    Program,
-    Recorded,
-    own_run_failed,
-)
+from fx2onnx.capture.attempt import Attempt, Baked, Enlarged, Failed, Outcome, Program, Recorded, own_run_failed
 from fx2onnx.capture.failures import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import may_keep_number, names_numpy, names_of_file

@@ -17,10 +17,11 @@ from fx2onnx.base.notices import errors_made
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.file_names import LENGTHS, install_names
+from fx2onnx.capture.python.file_names import install_names
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.inputs import Arguments, Leaf
 from fx2onnx.capture.python.module_state import preserve, weight_names
+from fx2onnx.capture.python.stand_ins import LENGTHS
 from fx2onnx.capture.python.within import tensors_within
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import Reason
@@ -102,13 +103,10 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
     tree = ModuleTree(program)
     tracer = Tracer(shape_env, weight_names(tree), attempt.request.keep, attempt.operators.pre_dispatch, trace)
     tracer.values.fake_mode.released = attempt.request.outside.tensors
-    tracer.runs_noop_guards = attempt.branching.has_noop_guards
-    tracer.has_loops, tracer.first_turns = attempt.branching.has_loops, attempt.branching.first_turns
+    tracer.branching = branching = attempt.branching
     tracer.has_arrays, tracer.may_have_arrays = attempt.numbers.has_arrays, may_have_arrays(attempt)
     tracer.looped = attempt.may_have_loops()
-    tracer.joins_branches = attempt.branching.joins_branches
-    tracer.has_exits, tracer.branches = attempt.branching.has_exits, attempt.branching.branches
-    tracer.has_if_bodies = attempt.branching.has_bodies and attempt.operators.pre_dispatch and trace is not None
+    tracer.has_if_bodies = branching.has_bodies and attempt.operators.pre_dispatch and trace is not None
     fakes = [
         tracer.values.constant(leaf.tensor) if leaf.name in bake else _fake_input(tracer, leaf)
         for leaf in arguments.leaves
@@ -171,7 +169,7 @@ def _run_module(
     functions = install_size_functions()
     if tracer.has_arrays:
         functions |= road("NumPy in tensors").installed_arrays()
-    loops = tracer.plugin("loops").installed(functions) if tracer.has_loops else None
+    loops = tracer.plugin("loops").installed(functions) if attempt.branching.has_loops else None
     install_names(tree, attempt.numbers.files, functions, loops, has_arrays=tracer.has_arrays)
     attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
     if attempt.operators.compiling is not None:
@@ -226,7 +224,9 @@ def _changes(
 ) -> list[Mutation]:
     """The changes of forward that stay, without those that outputs give already."""
     found: list[Mutation] = []
-    if tracer.values.written or (snapshot is not None and not snapshot.is_as_before()):
+    written, sources = tracer.values.written, tracer.values.sources.values()
+    is_written = bool(written) and any(id(view.memory) in written for view in sources)
+    if is_written or (snapshot is not None and not snapshot.is_as_before()):
         found += road("changed state").mutations(tracer, inputs, snapshot, attempt.arguments, given)
     if containers is not None:
         values = {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import cast
 
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.attempt import Attempt, Branching, Enlarged, Failed, Outcome, Recorded
+from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Outcome, Recorded
 from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.python.file_names import names_of_file
 from fx2onnx.capture.rare_roads import road
+from fx2onnx.capture.recording.decisions import Branching
 from fx2onnx.capture.recording.size_checks import check_outputs
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.guards import (

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.attempt import Attempt, Branching, Enlarged, Failed, Program, Recorded, own_run_failed
+from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Program, Recorded, own_run_failed
+from fx2onnx.capture.recording.decisions import Branching
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, undeclared
-from fx2onnx.capture.shapes.dynamic import hints_of
+from fx2onnx.capture.shapes.dynamic import hints_of, is_fresh_name
 from fx2onnx.capture.shapes.guards import needed_beside
-from fx2onnx.capture.shapes.requested import is_fresh_name
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, ShapeEnv
 from fx2onnx.sizes.assumptions import Specialization, put_shortly
 from fx2onnx.sizes.bounds import goes_as_sample

@@ -254,7 +254,7 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
     if wanted == "none":
         return None
     if isinstance(wanted, str):
-        from fx2onnx.capture.shapes.requested import Proposed
+        from fx2onnx.capture.shapes.dynamic import Proposed
 
         if source.program is not None:
             from fx2onnx.exporting.exported_program import dynamic_shapes_of as of_program

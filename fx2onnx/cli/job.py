@@ -196,7 +196,7 @@ def _fixed_sizes(result: ExportResult, shapes: Any) -> dict[str, Specialization]
 
 def _required(shapes: Any, fixed: Collection[str]) -> Any:
     """``shapes`` with the proposed sizes among ``fixed`` as required ones, for which a capture tries more."""
-    from fx2onnx.capture.shapes.requested import Proposed
+    from fx2onnx.capture.shapes.dynamic import Proposed
 
     if not fixed:
         return shapes

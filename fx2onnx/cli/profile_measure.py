@@ -19,7 +19,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.cli.profile_probes import DYNAMO, TORCHSCRIPT, Probe, probed
-from fx2onnx.report.profile_data import OURS, Event, Export, Point, Series, events_of
+from fx2onnx.report.profile_data import OURS, Event, Export, Point, Series, events_of, tree_of
 from fx2onnx.sources import Source
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _torch(job: Job, detailed: bool, name: str, probes: tuple[Probe, ...], keywo
         with recording(name, detailed=True, memory=memory) as recorder:
             export()
         seconds = time.perf_counter() - start
-    return Run(seconds, *events_of(recorder.tree(), memory))
+    return Run(seconds, *events_of(tree_of(recorder), memory))
 
 
 @contextlib.contextmanager

@@ -124,9 +124,9 @@ class Measured:
 
         from fx2onnx.irx.names import graph_outline, weight_outline
         from fx2onnx.report.profile import Profile
-        from fx2onnx.report.profile_data import OURS, Export, events_of, machine
+        from fx2onnx.report.profile_data import OURS, Export, events_of, machine, tree_of
 
-        events, readings = events_of(self.recorder.tree(), self.memory)
+        events, readings = events_of(tree_of(self.recorder), self.memory)
         return Profile(
             source=self.source,
             created=datetime.now(UTC).isoformat(timespec="seconds"),

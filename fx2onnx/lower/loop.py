@@ -169,12 +169,9 @@ class Lowering:
         )
         state = dict(zip((m.name for m in self.lifted), self.output_names[len(self.captured.outputs) :], strict=True))
         captured, has_lines = self.captured, self.metadata != "none"
-        properties: dict[str, str] = {}
-        if captured.assumptions:
-            conditions = size_conditions.written(
-                captured.assumptions, with_guards=captured.states_guards, with_lines=has_lines
-            )
-            properties |= {} if conditions is None else {size_conditions.METADATA_KEY: conditions}
+        assumed, kept = captured.assumptions, captured.states_guards
+        conditions = size_conditions.written(assumed, with_guards=kept, with_lines=has_lines) if assumed else None
+        properties = {} if conditions is None else {size_conditions.METADATA_KEY: conditions}
         if captured.baked:
             properties[BAKED] = json.dumps(captured.baked)
         if state:

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import plain
-from fx2onnx.base.events import Span
+from fx2onnx.base.events import Span, SpanRecorder
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.typed_json import Misfit, Only, Open, built
 
@@ -275,6 +275,71 @@ class ProfileData(Open):
         if not isinstance(data, dict):
             raise UserError("E302", f"'{path}' is not a profile")
         return cls.from_dict(data)
+
+
+def tree_of(recorder: SpanRecorder) -> Span:
+    """The root of a closed recorder, with all spans below it."""
+    if not recorder.root.children:
+        _grow(recorder.root, recorder.log)
+    return recorder.root
+
+
+Stretch: TypeAlias = tuple[str, int, int]
+"""Name, start, end."""
+
+
+def _grow(root: Span, log: list[Any]) -> None:
+    """Hang the log's entries below ``root``."""
+    phases = [root]
+    ended: list[list[Span | Stretch]] = [[]]
+    """For each open phase, the spans and stretches that ended in it and are in no detail so far."""
+    items = iter(log)
+    for name, start_ns, end_ns, path, where in zip(items, items, items, items, items, strict=True):
+        if isinstance(name, Span):
+            phases.append(name)
+            ended.append([])
+        elif name is None:
+            phase = phases.pop()
+            _fill(phase, ended.pop())
+            ended[-1].append(phase)
+        elif path is None:
+            ended[-1].append((name, start_ns, end_ns))
+        else:
+            label = path(name) if callable(path) else (str(name), path, where)
+            span = _detail(label, start_ns, end_ns)
+            held = len(ended[-1])
+            while held and _start_ns(ended[-1][held - 1]) >= start_ns:
+                held -= 1
+            _fill(span, ended[-1][held:])
+            ended[-1][held:] = [span]
+    while phases:
+        _fill(phases.pop(), ended.pop())
+
+
+def _detail(label: tuple[str, str, object], start_ns: int, end_ns: int) -> Span:
+    name, module_path, where = label
+    args = {"module": module_path} if module_path else {}
+    return Span(name, start_ns, end_ns, args if where is None else args | {"where": str(where)})
+
+
+def _start_ns(ended: Span | Stretch) -> int:
+    return ended.start_ns if isinstance(ended, Span) else ended[1]
+
+
+def _fill(parent: Span, ended: list[Span | Stretch]) -> None:
+    """Make ``ended`` the children, stretches of one name together."""
+    together: dict[str, Span] = {}
+    for item in ended:
+        if isinstance(item, Span):
+            parent.children.append(item)
+            continue
+        name, start_ns, end_ns = item
+        span = together.get(name)
+        if span is None:
+            span = together[name] = Span(name, parent.start_ns, parent.start_ns)
+            parent.children.append(span)
+        span.end_ns += end_ns - start_ns
+        span.stretches += 1
 
 
 def events_of(span: Span, memory: MemoryReader | None) -> tuple[Event, list[tuple[float, int, int]]]:

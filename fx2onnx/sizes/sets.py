@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fx2onnx.sizes.bounds import Reach, reach_of
 from fx2onnx.sizes.expr import Atom, Dim, Scalar
+from fx2onnx.sizes.lines import Reach, reach_of
 from fx2onnx.sizes.relation import COMPARE, Relation
 
 LARGEST = 1 << 17

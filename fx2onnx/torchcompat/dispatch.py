@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeAlias
@@ -17,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from fx2onnx.torchcompat.operators import OpOverload
 
 __all__ = [
-    "ASKS_DEVICE", "PRE_DISPATCH", "EagerMode", "NoDraws", "PreDispatchMode", "SplitMode", "TorchDispatchMode",
-    "UnnotedMode", "WatchingMode", "no_dispatch", "no_modes", "real_kernels",
+    "ASKS_DEVICE", "PRE_DISPATCH", "PreDispatchMode", "SplitMode", "TorchDispatchMode",
+    "UnnotedMode", "no_dispatch", "no_modes", "real_kernels",
 ]  # fmt: skip
 
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
@@ -42,8 +41,6 @@ class _ModesOfThread(threading.local, torch._ops._ModeStackStateForPreDispatch):
     """The modes on the PreDispatch key in each thread: torch has one note of it for all threads, though the key is each
     one's own, so that another that calls ``torch.export`` would see what this one captures. It stays for the life of
     the process: taken out, it would lose the note of a thread that is in ``torch.export`` just then.
-
-    It stays for the life of the process: taken out, it would lose the note of a thread that is in ``torch.export`` just then.
     """
 
 
@@ -135,62 +132,6 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
             _SEEN.clear()
 
 
-class WatchingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that ``torch.cond``, ``while_loop``, ``scan`` and the like pass as other operators do."""
-
-    supports_higher_order_operators = True
-
-    def __enter__(self) -> Self:
-        has_rule = hasattr(TorchDispatchMode, "supports_higher_order_operators")
-        if not has_rule:  # each of them asks for a rule of its own (torch 2.8)
-            for func in _ops._higher_order_ops.values():
-                if type(self) not in func.python_key_table:
-                    func.py_impl(type(self))(partial(_passed, func))
-        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _passed(func: object, mode: TorchDispatchMode, *args: object, **kwargs: object) -> object:
-    return mode.__torch_dispatch__(func, (), args, kwargs)  # type: ignore[no-untyped-call]
-
-
-class EagerMode(WatchingMode):  # type: ignore[no-untyped-call]
-    """A mode around a run of eager PyTorch: every operator goes to ``seen``, those inside the bodies of ``torch.cond``,
-    ``while_loop``, ``scan`` and the like too, which do not pass there themselves.
-    """
-
-    turns = 0
-    """The number of runs of bodies so far."""
-    most_turns: int | None = None
-    """The largest number of runs of bodies: RuntimeError beyond."""
-    end_seconds: float | None = None
-    """Time at which operators are no longer run: TimeoutError beyond."""
-
-    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
-        if self.end_seconds is not None and time.monotonic() > self.end_seconds:
-            raise TimeoutError("forward still runs")
-        if not isinstance(func, _ops.HigherOrderOperator):
-            return self.seen(func, args, kwargs or {})
-        kernel = func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
-        return kernel(*map(self._body, args), **{name: self._body(value) for name, value in (kwargs or {}).items()})
-
-    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The operator's result. This mode is off while it runs."""
-        raise NotImplementedError
-
-    def _body(self, value: object) -> object:
-        if not callable(value):
-            return value
-
-        def run(*args: object, **kwargs: object) -> object:
-            self.turns += 1
-            if self.most_turns is not None and self.turns > self.most_turns:
-                raise RuntimeError(f"a loop goes on after {self.most_turns} turns")
-            with self:
-                return value(*args, **kwargs)
-
-        return run
-
-
 class SplitMode(UnnotedMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that sees operators after autograd, functorch and composite ones are dealt with.
 
@@ -209,15 +150,6 @@ class SplitMode(UnnotedMode):  # type: ignore[no-untyped-call]
             if device is not None:
                 return device
         return self._handler()(func, args, kwargs or {})
-
-
-class NoDraws(UnnotedMode):  # type: ignore[no-untyped-call]
-    """Refuses random numbers: a trace would draw them once, for every run of the file."""
-
-    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise RuntimeError(f"{func} would be drawn once, while the module is traced")
-        return func(*args, **(kwargs or {}))
 
 
 def in_function_transform() -> bool:

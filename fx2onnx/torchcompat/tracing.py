@@ -20,8 +20,9 @@ import torch.fx
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import CodePatch, content_of, put_name
-from fx2onnx.torchcompat.dispatch import NoDraws
+from fx2onnx.torchcompat.dispatch import Named, Operands, Types, UnnotedMode
 from fx2onnx.torchcompat.modules import MODULE_CALL
+from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.versions import found
 
 _fx = torch.fx._symbolic_trace
@@ -114,3 +115,12 @@ _QUESTIONS = tuple(
     for function in found("fx._symbolic_trace.is_fx_tracing", "fx._symbolic_trace.is_fx_symbolic_tracing")
 )
 """Patches of the functions that say whether a trace is running; torch has a variable of the process for it."""
+
+
+class NoDraws(UnnotedMode):  # type: ignore[no-untyped-call]
+    """Refuses random numbers: a trace would draw them once, for every run of the file."""
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise RuntimeError(f"{func} would be drawn once, while the module is traced")
+        return func(*args, **(kwargs or {}))

@@ -13,6 +13,9 @@ import torch
 import torch.fx.experimental.symbolic_shapes  # which torch itself imports only when an operator runs
 from torch.utils import checkpoint
 
+SYMBOLIC_SHAPES = torch.fx.experimental.symbolic_shapes
+"""The file of torch's own questions about sizes."""
+
 
 def find(path: str) -> Any:
     """The object at ``torch.PATH``; None where this torch has nothing there."""

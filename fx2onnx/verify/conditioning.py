@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
 
 

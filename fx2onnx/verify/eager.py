@@ -21,7 +21,7 @@ from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.python.module_state import keep, set_mode
 from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.capture_modes import attention_as_written
-from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.pytrees import flatten
 from fx2onnx.torchcompat.reference import Widened, plain_kernels, without_mkldnn

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.eager_modes import EagerMode
 
 OVERFLOWS = (
     "eager PyTorch's own int8 kernels overflow on this CPU, which adds pairs of products in 16 bits ({}): compared with what "

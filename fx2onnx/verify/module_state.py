@@ -36,7 +36,8 @@ from fx2onnx.capture.rare_roads import road
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import UNSTEADY, Row, Verdict
 from fx2onnx.quantize.places import IN_FLOAT32, IN_INT8
-from fx2onnx.torchcompat.dispatch import WatchingMode, no_modes
+from fx2onnx.torchcompat.dispatch import no_modes
+from fx2onnx.torchcompat.eager_modes import WatchingMode
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.operators import OpOverload
 from fx2onnx.torchcompat.pytrees import pytree

@@ -23,7 +23,7 @@ import torch
 
 from fx2onnx.irx.schema import RANDOM
 from fx2onnx.judge.engines import Array
-from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.exact_codes import is_product
 from fx2onnx.verify.file_bounds import Turned, whole_numbers

@@ -20,7 +20,7 @@ from fx2onnx.judge.engines import Array
 from fx2onnx.judge.movements import INEXACT_TRANSFORMS, Movements, larger_units
 from fx2onnx.judge.tolerance import Grain, Judged, Scale
 from fx2onnx.judge.verdict import Row, Verdict
-from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.verify.conditioning import Regular
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fx2onnx.judge.engines import Array
-from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.verify.conditioning import axis_of
 from fx2onnx.verify.rounding import CHOICES

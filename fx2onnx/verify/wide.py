@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from fx2onnx.judge.memory import LARGE_BYTES
-from fx2onnx.torchcompat.dispatch import EagerMode, no_dispatch
+from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.torchcompat.reference import Widened
 

@@ -21,6 +21,8 @@ from tests.support import calls_of
 
 PACKAGE = os.path.dirname(fx2onnx.__file__) + os.sep
 MOST_FRAMES = 14
+MOST_LINES = {"static": 11_500, "dynamic": 12_100}
+MOST_FILES = {"static": 47, "dynamic": 50}
 
 
 class Deep(nn.Module):
@@ -50,6 +52,7 @@ def test_few_frames_of_ours_are_above_forward(dynamic_shapes: Any) -> None:
 
 
 ORDINARY = """
+import pathlib
 import sys
 import torch
 from torch import nn
@@ -69,20 +72,38 @@ class Net(nn.Module):
         x = self.attention(x, x, x, need_weights=False)[0].view(n, length, 2, 2).mean(1)
         return self.head(x.reshape(n, -1)).softmax(-1)
 
-sizes = {"static": None, "dynamic": {"x": {0: "batch", 2: "height"}}}[sys.argv[1]]
-report = fx2onnx.export(Net().eval(), (torch.ones(2, 3, 8, 8),), None, dynamic_shapes=sizes).report
-assert len(report.attempts) == 1, report.attempts
+def export():
+    sizes = {"static": None, "dynamic": {"x": {0: "batch", 2: "height"}}}[sys.argv[1]]
+    report = fx2onnx.export(Net().eval(), (torch.ones(2, 3, 8, 8),), None, dynamic_shapes=sizes).report
+    assert len(report.attempts) == 1, report.attempts
+
+def entered(frame, event, _):
+    if event == "call" and frame.f_code.co_name != "<module>":
+        files.add(frame.f_code.co_filename)
+
+files = set()
+export()
+sys.setprofile(entered)
+export()
+sys.setprofile(None)
 rare = {f"fx2onnx.capture.{file}" for file in RARE_ROADS.values()}
 print(sorted(rare & sys.modules.keys()))
+rooms = tuple(str(pathlib.Path(fx2onnx.__file__).with_name(room)) for room in ("capture", "sizes", "torchcompat", "base"))
+road = [len(pathlib.Path(file).read_text().splitlines()) for file in files if file.startswith(rooms)]
+print(sum(road), len(road))
 """
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("sizes", ["static", "dynamic"])
-def test_an_ordinary_export_imports_none(sizes: str) -> None:
+def test_an_ordinary_export_imports_none_and_enters_few_files(sizes: str) -> None:
     done = subprocess.run([sys.executable, "-c", ORDINARY, sizes], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == "[]\n"
+    rare, road = done.stdout.splitlines()
+    assert rare == "[]"
+    lines, files = map(int, road.split())
+    assert lines <= MOST_LINES[sizes], "of files that a second export enters"
+    assert files <= MOST_FILES[sizes]
 
 
 @pytest.mark.parametrize("name", RARE_ROADS)

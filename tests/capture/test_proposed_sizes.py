@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.capture.shapes.requested import Proposed
+from fx2onnx.capture.shapes.dynamic import Proposed
 from fx2onnx.sizes.assumptions import Condition
 from tests.support import check
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.capture.shapes.requested import Proposed
+from fx2onnx.capture.shapes.dynamic import Proposed
 from fx2onnx.sizes.assumptions import Condition, Guard
 from tests.support import check
 

@@ -17,7 +17,7 @@ from fx2onnx.base import events
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import human_size
 from fx2onnx.base.targets import check_target
-from fx2onnx.capture.shapes.requested import Proposed
+from fx2onnx.capture.shapes.dynamic import Proposed
 from fx2onnx.cli import feeds
 from fx2onnx.cli.feeds import dynamic_shapes_of, parse_dynamic
 from fx2onnx.cli.progress import Stages

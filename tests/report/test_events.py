@@ -14,7 +14,7 @@ import torch
 import fx2onnx
 from fx2onnx.base import events
 from fx2onnx.base.memory import MemoryReader
-from fx2onnx.report.profile_data import Event
+from fx2onnx.report.profile_data import Event, tree_of
 from fx2onnx.report.tree import walk
 from models_zoo.registry import build
 
@@ -33,7 +33,7 @@ def test_details_hang_below_the_phase_that_ran() -> None:
             recorder.detail("aten.add", start_ns, "layer.0", "net.py:3")
         with events.record("two"):
             pass
-    root = recorder.tree()
+    root = tree_of(recorder)
     assert names(root) == ["all", [["one", [["aten.add", [["inner", [["fake", []]]]]]]], ["two", []]]]
     add = root.children[0].children[0]
     assert add.args == {"module": "layer.0", "where": "net.py:3"}
@@ -41,7 +41,7 @@ def test_details_hang_below_the_phase_that_ran() -> None:
     assert (fake.stretches, add.children[0].args) == (2, {"bytes": 7})
     assert 2e-6 <= fake.seconds < 1e-3
     assert list(recorder.phases()) == ["one", "two"]
-    assert recorder.tree() is root, "a second look adds nothing"
+    assert tree_of(recorder) is root, "a second look adds nothing"
     assert len(root.children) == 2
 
 
@@ -101,7 +101,7 @@ def test_an_error_leaves_a_whole_tree() -> None:
         events.record("one"),
     ):
         raise ValueError("stop")
-    root = recorder.tree()
+    root = tree_of(recorder)
     assert names(root) == ["all", [["one", []]]]
     assert root.seconds >= root.children[0].seconds >= 0
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fx2onnx.sizes.bounds import reach_of
 from fx2onnx.sizes.expr import Dim, Scalar, apply, evaluate
+from fx2onnx.sizes.lines import reach_of
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
 

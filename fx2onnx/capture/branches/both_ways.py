@@ -22,8 +22,9 @@ from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING
 from fx2onnx.capture.python.places import set_variables
 from fx2onnx.capture.recording.decisions import IsNoBranch
+from fx2onnx.capture.recording.nested import ValuesBefore
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import Memory, ValuesBefore, View, dims_of
+from fx2onnx.capture.recording.values import Memory, View, dims_of
 from fx2onnx.capture.registry import load_family
 from fx2onnx.capture.shapes.symnode import sym_int
 

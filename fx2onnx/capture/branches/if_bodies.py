@@ -27,8 +27,9 @@ from fx2onnx.capture.rare_roads import RunPlugin
 from fx2onnx.capture.reasons import is_about_number
 from fx2onnx.capture.recording.control_flow import record_cond
 from fx2onnx.capture.recording.decisions import IsNoBranch
+from fx2onnx.capture.recording.nested import ValuesBefore
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import Memory, ValuesBefore, View, dims_of
+from fx2onnx.capture.recording.values import Memory, View, dims_of
 from fx2onnx.capture.registry import load_family
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
@@ -116,8 +117,8 @@ class IfBodies(RunPlugin):
         returned = statement.returned_in(frame)
         if (statement.returned is not None and returned is None) or statement.goes_on_with_iterator(frame):
             return None
-        is_turn = tracer.has_loops and bool(tracer.plugin("loops").open)
-        joins = is_turn and tracer.joins_branches and statement.returned is None
+        is_turn = tracer.branching.has_loops and bool(tracer.plugin("loops").open)
+        joins = is_turn and tracer.branching.joins_branches and statement.returned is None
         if joins and statement.calls():
             return None
         if not joins and (statement.orelse or (is_turn and not statement.replaces_tensors_only(frame))):
@@ -265,12 +266,7 @@ class IfBodies(RunPlugin):
         env.some &= body.some
 
     def _joined(
-        self,
-        tracer: Tracer,
-        body: _Open,
-        after: list[Node],
-        before: list[Node],
-        graphs: Sequence[torch.fx.Graph] = (),
+        self, tracer: Tracer, body: _Open, after: list[Node], before: list[Node], graphs: Sequence[torch.fx.Graph] = ()
     ) -> list[Node]:
         """The value of each pair, of which the first is where the body ran. ``graphs``: those of both ways."""
         infos = tuple(node.meta["val"] for node in after)

@@ -30,8 +30,8 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.memoized import Bounded
 from fx2onnx.capture.python.module_state import host_states
 from fx2onnx.capture.recording.decisions import DecisionTrace
+from fx2onnx.capture.recording.nested import ValuesBefore
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import ValuesBefore
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.torchcompat.frames import is_user
 from fx2onnx.torchcompat.graphs import RecordedGraph

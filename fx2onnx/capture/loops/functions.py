@@ -16,15 +16,7 @@ import torch
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.loops.elements import Elements, current_loops
-from fx2onnx.capture.loops.turns import (
-    Counted,
-    Turns,
-    become,
-    has_numbers,
-    listed,
-    series_of,
-    stacked,
-)
+from fx2onnx.capture.loops.turns import Counted, Turns, become, has_numbers, listed, series_of, stacked
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.relation import Relation

@@ -23,7 +23,8 @@ from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.control_flow import Nested, record_scan
 from fx2onnx.capture.recording.decisions import Test
-from fx2onnx.capture.recording.values import Memory, ValuesBefore, tensor_info
+from fx2onnx.capture.recording.nested import ValuesBefore
+from fx2onnx.capture.recording.values import Memory, tensor_info
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
@@ -91,7 +92,7 @@ class Loop:
 
     def next(self) -> Value:
         """The element of the next turn; StopIteration behind the last one."""
-        if self.plan is None and not self.first and self.where in self.tracer.first_turns:
+        if self.plan is None and not self.first and self.where in self.tracer.branching.first_turns:
             return self._first_turn()
         if self.plan is None:
             return self._element(

@@ -93,7 +93,7 @@ class TurnPaths:
         if values.graph is not self.graphs[-1]:
             return None
         values.settle()
-        if depth >= MOST_DECISIONS and not self.loop.tracer.joins_branches:
+        if depth >= MOST_DECISIONS and not self.loop.tracer.branching.joins_branches:
             raise because(Reason.PATHS_OF_TURN, self._refused(f"there are more than {MOST_DECISIONS} on a path"))
         holds = self._choices[depth] if depth < len(self._choices) else True
         if depth == len(self._choices) - 1:

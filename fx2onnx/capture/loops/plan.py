@@ -31,7 +31,8 @@ from fx2onnx.capture.loops.state import Change, Grown, Remade, has_repeats
 from fx2onnx.capture.loops.turns import Turns
 from fx2onnx.capture.python.held import LIST, MISSING, Value
 from fx2onnx.capture.python.places import put, value_at
-from fx2onnx.capture.recording.values import Memory, ValuesBefore, tensor_info
+from fx2onnx.capture.recording.nested import ValuesBefore
+from fx2onnx.capture.recording.values import Memory, tensor_info
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.torchcompat.pytrees import flatten

@@ -244,7 +244,7 @@ class Loops(RunPlugin):
 
     def _may_branch(self, count: int) -> bool:
         """Return whether Python is at a loop of a fixed length whose turns have branches by data, or are left by data."""
-        frame = user_frame() if self.tracer.has_exits and count > 1 else None
+        frame = user_frame() if self.tracer.branching.has_exits and count > 1 else None
         if frame is None:
             return False
         return is_at_loop(frame, self.lines_of_branches(frame))
@@ -252,7 +252,7 @@ class Loops(RunPlugin):
     def lines_of_branches(self, frame: FrameType) -> list[int]:
         """The lines of the frame's file at which data decided before; also those of comprehensions and functions in a loop."""
         file = frame.f_code.co_filename
-        return [each.line for each in self.tracer.branches if each is not None and each.file == file]
+        return [each.line for each in self.tracer.branching.branches if each is not None and each.file == file]
 
     def iterator(self, series: Elements | None, held: list[Value] | None) -> TurnsIterator:
         return TurnsIterator(self, series, held)

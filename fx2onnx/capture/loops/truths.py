@@ -15,6 +15,7 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.recording.control_flow import record_cond
 from fx2onnx.capture.recording.decisions import Test
+from fx2onnx.capture.recording.nested import nested
 from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.torchcompat.loop_statements import Head, Tree
@@ -113,13 +114,13 @@ class HeadTest:
         """The test of further parts, where ``truth`` does not decide."""
         env, values = self._tracer.sizes, self._tracer.values
         before, types, test = env.facts.supposed, self._tracer.types.kept(), node_of(values, truth)
-        with values.nested() as graph:
+        with nested(values) as graph:
             if isinstance(truth, Relation):
                 env.know(supposed={**before, (truth if op == "and" else truth.negated()): None})
             found = node_of(values, self._joined(op, parts))
         env.know(supposed=before)
         self._tracer.types.go_back(types)
-        with values.nested() as other:
+        with nested(values) as other:
             sides = [(graph, [found]), (other, [node_of(values, op == "or")])]
         return record_cond(values, test, sides if op == "and" else sides[::-1], [TRUTH])[0]
 

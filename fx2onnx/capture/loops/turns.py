@@ -23,8 +23,8 @@ from fx2onnx.capture.loops.elements import (
     mapped,
 )
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.file_names import LENGTHS
 from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.python.stand_ins import LENGTHS
 from fx2onnx.capture.shapes.symnode import unwrap
 
 _ELEMENTS = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, torch.SymBool, DataNumber)

@@ -82,7 +82,7 @@ class While(Loop):
 
     def _starts(self, test: Truth) -> bool:
         self._start = test
-        if test is not False and self.where in self.tracer.first_turns and self.loops.tests.is_new(self):
+        if test is not False and self.where in self.tracer.branching.first_turns and self.loops.tests.is_new(self):
             self._first_turn()
         elif test is not False:
             self._begin(Held([self.frame], self.head.operands[self._operand][1]), Plan(self))
@@ -175,7 +175,7 @@ class LoopTests:
         if found is None:
             return None
         head, operand = found
-        if not self._loops.tracer.has_exits:
+        if not self._loops.tracer.branching.has_exits:
             self._note_turn(frame, head, test)
             return None
         known = self.expected(frame, head, operand)
@@ -206,7 +206,7 @@ class LoopTests:
 
     def check_has_tensors(self) -> None:
         """Raises where data decides in turn after turn of a ``while`` whose test is about plain numbers."""
-        frame = user_frame() if self._loops.tracer.has_exits else None
+        frame = user_frame() if self._loops.tracer.branching.has_exits else None
         if frame is None or not is_in_while(frame):
             return
         self._plain_turns[frame] = self._plain_turns.get(frame, 0) + 1

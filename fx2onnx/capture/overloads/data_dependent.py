@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.overloads.common import Shape, record_sized
-from fx2onnx.capture.overloads.reshapes import keep_rank
+from fx2onnx.capture.overloads.expands import keep_rank
 from fx2onnx.capture.recording.eager_refusals import not_tried
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import axis_of, dims_of

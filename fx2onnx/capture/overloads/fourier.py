@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.common import record_sized
+from fx2onnx.capture.recording.meta_cache import TensorType
+from fx2onnx.capture.recording.meta_rules import NONE, Number, fresh
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.sizes.expr import Scalar
+from fx2onnx.sizes.expr import Dim, Scalar
 
 aten = torch.ops.aten
 
@@ -86,3 +88,31 @@ def _of_points(tracer: Tracer, call: Call, self: torch.Tensor, points: dict[int,
         dims[last] = dims[last] // 2 + 1
     kind = torch.promote_types(self.dtype, torch.complex64)
     return record_sized(tracer, call, [(kind.to_real() if name in ("irfft", "hfft") else kind, dims)])
+
+
+@register(Kind.RESULT_TYPE, aten.istft.default)
+def _istft(
+    kind: TensorType,
+    n_fft: Number,
+    hop_length: Number | Dim = NONE,
+    win_length: object = None,
+    window: object = None,
+    center: tuple[type, bool] = (bool, True),
+    normalized: object = None,
+    onesided: tuple[type, bool | None] = NONE,
+    length: Number | Dim = NONE,
+    return_complex: tuple[type, bool] = (bool, False),
+) -> TensorType | None:
+    """The type of an inverse STFT from spectra with as many bins as the transform has; torch goes through the frames
+    one by one.
+    """
+    size = n_fft[1]
+    fits = kind.dtype.is_complex and len(kind.sizes) in (2, 3) and kind.sizes[-2] == size // 2 + 1
+    if not fits or return_complex[1] or onesided[1] is False or isinstance(hop_length, Dim):
+        return None
+    if isinstance(length, Dim) or length[1] is not None:
+        count: Scalar = length if isinstance(length, Dim) else length[1]
+    else:
+        hop = size // 4 if hop_length[1] is None else hop_length[1]
+        count = size + hop * (kind.sizes[-1] - 1) - (size // 2 * 2 if center[1] else 0)
+    return fresh(kind._replace(dtype=kind.dtype.to_real()), (*kind.sizes[:-2], count))

@@ -154,13 +154,7 @@ def _extent(tracer: Tracer, size: DimLike, start: DimLike, end: DimLike) -> tupl
 
 
 def _view(
-    tracer: Tracer,
-    tensor: torch.Tensor,
-    axis: int,
-    begin: Scalar,
-    length: Scalar,
-    step: int,
-    nodes: Arguments,
+    tracer: Tracer, tensor: torch.Tensor, axis: int, begin: Scalar, length: Scalar, step: int, nodes: Arguments
 ) -> torch.Tensor:
     fake, env = tracer.values.fake_of(tensor), tracer.sizes
     sizes: list[Scalar] = [*dims_of(fake)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from fx2onnx.capture.overloads.common import Shape, Size, note_places_of_all, record_sized
+from fx2onnx.capture.overloads.common import Shape, Size, record_sized
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import axis_of, dims_of
 from fx2onnx.capture.registry import Call, Kind, register
@@ -59,22 +58,6 @@ def _masked_select(tracer: Tracer, call: Call, self: torch.Tensor, mask: torch.T
             tensor, mask = tensor.reshape(1), mask.reshape(1)
         selected: torch.Tensor = tensor[mask]
     return selected
-
-
-@register(Kind.RECORD, aten.index.Tensor)
-def _index(tracer: Tracer, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> object:
-    """A bool mask among the indices stands for the indices of its true elements."""
-    note_places_of_all(tracer, self, indices)
-    if not any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return NotImplemented
-    plain: list[torch.Tensor | None] = []
-    with tracer.mode:
-        for index in indices:
-            if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
-                plain += index.nonzero().unbind(1)
-            else:
-                plain.append(index)
-        return aten.index.Tensor(self, plain)
 
 
 @register(
@@ -136,12 +119,7 @@ def _repeat_interleave(tracer: Tracer, call: Call, repeats: torch.Tensor, output
 
 @register(Kind.RECORD, aten.repeat_interleave.self_Tensor)
 def _repeat_interleave_self(
-    tracer: Tracer,
-    call: Call,
-    self: torch.Tensor,
-    repeats: torch.Tensor,
-    dim: int | None,
-    output_size: Size | None,
+    tracer: Tracer, call: Call, self: torch.Tensor, repeats: torch.Tensor, dim: int | None, output_size: Size | None
 ) -> torch.Tensor:
     if repeats.dim() > 1:  # as eager PyTorch says
         raise RuntimeError("repeats must be 0-dim or 1-dim tensor")

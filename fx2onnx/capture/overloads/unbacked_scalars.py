@@ -264,7 +264,7 @@ def to_python(tracer: Tracer, func: OpOverload, tensor: torch.Tensor) -> Any:
     _check_is_one(func, tensor)
     node = behind(tracer.values.node_of(tensor))
     value = tracer.values.value_of(node)
-    begins_loop = tracer.has_exits and tracer.plugin("loops").tests.asks_constant()
+    begins_loop = tracer.branching.has_exits and tracer.plugin("loops").tests.asks_constant()
     if value is not None and not begins_loop:
         tracer.numbers_read.append((node, tracer.values.where))
         with no_dispatch():

@@ -72,8 +72,7 @@ _BYTES = _Kind(
 _KINDS: dict[type, _Kind] = {
     random.Random: _Kind(lambda found: found.getstate(), lambda found, state: found.setstate(state)),
     np.random.Generator: _Kind(
-        lambda found: found.bit_generator.state,
-        lambda found, state: setattr(found.bit_generator, "state", state),
+        lambda found: found.bit_generator.state, lambda found, state: setattr(found.bit_generator, "state", state)
     ),
     np.random.BitGenerator: _Kind(lambda found: found.state, lambda found, state: setattr(found, "state", state)),
     np.random.RandomState: _Kind(

@@ -10,22 +10,20 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.code_patch import THREAD, Why, answers_for_caller, content_of, put_name
+from fx2onnx.base.code_patch import Why, content_of, put_name
 from fx2onnx.base.memoized import Bounded
 from fx2onnx.base.source import SourceLocation, file_of, line_of
-from fx2onnx.capture.python.data_numbers import DataNumber
+from fx2onnx.capture.python.stand_ins import FLOAT, INT, RANGE, TYPE, TYPE_OF_NUMBERS, length_of
 from fx2onnx.torchcompat.frames import LIBRARIES
 from fx2onnx.torchcompat.modules import ModuleTree
 
 Names: TypeAlias = dict[str, Any]
-SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, DataNumber: float}
-"""The classes of numbers during a capture, each with the class that eager PyTorch has there."""
 
 
 def install_names(
@@ -45,12 +43,12 @@ def install_names(
         if loops is not None or has_arrays:
             _exchange(space, functions)
         if loops is not None:
-            _put(space, {"range": _RANGE, **loops})
-        _put(space, {"len": _length} | ({"type": _TYPE} if not _is_library(space) or _asks_for_types(space) else {}))
+            _put(space, {"range": RANGE, **loops})
+        _put(space, {"len": length_of} | ({"type": TYPE} if not _is_library(space) or _asks_for_types(space) else {}))
     for name in numbers_in:
         space = vars(sys.modules[name]) if name in sys.modules else {}
         _exchange(space, functions)
-        _put(space, {"len": _length, "type": _TYPE_OF_NUMBERS, "int": _INT, "float": _FLOAT, "range": _RANGE})
+        _put(space, {"len": length_of, "type": TYPE_OF_NUMBERS, "int": INT, "float": FLOAT, "range": RANGE})
         _put(space, loops or {})
 
 
@@ -63,123 +61,8 @@ def _exchange(space: Names, functions: Mapping[int, object]) -> None:
 
 def _put(space: Names, names: Names) -> None:
     for name, value in names.items():
-        if name not in space or space[name] is _length or space[name] is _TYPE:
+        if name not in space or space[name] is length_of or space[name] is TYPE:
             put_name(space, name, value, Why.PYTHON)
-
-
-@answers_for_caller
-def _length(value: torch.Tensor | Sized) -> int | torch.SymInt:
-    kind: type = type(value)
-    if kind in LENGTHS:
-        return LENGTHS[kind](value)  # type: ignore[no-any-return]
-    if not THREAD.captures:
-        return len(value)
-    if isinstance(value, torch.Tensor):
-        return value.shape[0] if kind is torch.Tensor and value.dim() > 0 else len(value)
-    own = getattr(kind, "__len__", None)
-    length = own(value) if type(own) is FunctionType else None
-    return length if type(length) is torch.SymInt or (type(length) is int and length >= 0) else len(value)
-
-
-LENGTHS: dict[type, Callable[[Any], Any]] = {}
-"""Classes of lists whose length is a size, with what gives it."""
-ARRAYS: set[type] = set()
-"""Classes of arrays that hold a tensor of the run, as ``tensor``."""
-
-
-@answers_for_caller
-class _OfType(type):
-    """The class of what stands for ``type``."""
-
-    def __call__(cls, *args: object, **kwargs: object) -> object:
-        if len(args) != 1 or kwargs or not THREAD.captures:
-            return type(*args, **kwargs)
-        kind = type(args[0])
-        kind = SYMBOLIC.get(kind, kind)
-        return _STANDS_FOR.get(kind, kind) if cls is _TYPE_OF_NUMBERS else kind
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, type)
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, type)
-
-
-@answers_for_caller
-class _OfNumber(type):
-    """The class of what stands for ``int`` and ``float``: equal to it, and of the same instances."""
-
-    def __call__(cls, *args: object, **kwargs: object) -> object:
-        value = args[0] if len(args) == 1 and not kwargs and THREAD.captures else None
-        if type(value) in ARRAYS:
-            value = value.tensor  # type: ignore[attr-defined]
-        if isinstance(value, torch.Tensor):
-            value = value.item()
-            args = (value,)
-        if type(value) in SYMBOLIC:
-            return _CONVERT[cls](value)
-        return cls.__base__(*args, **kwargs)  # type: ignore[misc]
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, cls.__base__) or SYMBOLIC.get(type(value)) is cls.__base__  # type: ignore[arg-type]
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, cls.__base__)  # type: ignore[arg-type]
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.__base__
-
-    def __hash__(cls) -> int:
-        return hash(cls.__base__)
-
-
-@answers_for_caller
-class _OfRange(type):
-    """The class of what stands for ``range``: of its turns, only the number has to be a plain one."""
-
-    def __call__(cls, *args: Any) -> Any:
-        if THREAD.captures:
-            args = tuple(arg.item() if isinstance(arg, torch.Tensor) else arg for arg in args)
-        is_of_size = THREAD.captures and 1 <= len(args) <= 3 and torch.SymInt in map(type, args)
-        if not is_of_size:
-            plain = range(*args)
-            has_exits = THREAD.captures and THREAD.tracer is not None and THREAD.tracer.has_exits
-            return THREAD.tracer.plugin("loops").left_range(plain) if has_exits else plain
-        start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
-        count = -((start - stop) // step)
-        if THREAD.tracer is not None and THREAD.tracer.has_loops and THREAD.tracer.plugin("loops").may_loop(count):
-            return THREAD.tracer.plugin("loops").range_of(start, count, step)
-        turns = range(count)
-        if type(start) is int and type(step) is int:
-            return range(start, start + len(turns) * step, step)
-        return [start + turn * step for turn in turns]
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, range)
-
-
-_RANGE = _OfRange("range", (), {})
-_TYPE, _TYPE_OF_NUMBERS = (_OfType("type", (type,), {}) for _ in range(2))
-_INT, _FLOAT = (_OfNumber(kind.__name__, (kind,), {}) for kind in (int, float))
-_STANDS_FOR: Mapping[type, type] = {int: _INT, float: _FLOAT}
-
-
-def to_int(value: Any) -> object:
-    if type(value) is DataNumber:
-        return value.rounded_to_int()
-    return int(value) if type(value) is torch.SymBool else torch.sym_int(value)  # type: ignore[no-untyped-call]
-
-
-def to_float(value: Any) -> object:
-    if type(value) is DataNumber:
-        return value
-    return float(bool(value)) if type(value) is torch.SymBool else torch.sym_float(value)  # type: ignore[no-untyped-call]
-
-
-_CONVERT: Mapping[type, Callable[[Any], object]] = {
-    _INT: answers_for_caller(to_int),
-    _FLOAT: answers_for_caller(to_float),
-}
 
 
 def may_keep_number(where: SourceLocation | None) -> bool:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 
 from fx2onnx.capture.python.advancing import is_put_back, is_same_state, stand_in, state_of, users_own
-from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.held import (
     ADVANCING,
     ARRAY,
@@ -42,6 +41,7 @@ from fx2onnx.capture.python.held import (
     parts_of_view,
     put_name_into,
 )
+from fx2onnx.capture.python.stand_ins import SYMBOLIC
 
 NUMBERS = (bool, int, float, str)
 _SILENT = frozenset({BUFFERS, PARAMETERS, "forward"})

@@ -177,10 +177,7 @@ def _for_thread(module: str, name: str, function: Callable[..., object]) -> Call
     return chosen
 
 
-_GENERATORS = {
-    "random": ("Random", "getstate", "setstate"),
-    "numpy.random": ("RandomState", "get_state", "set_state"),
-}
+_GENERATORS = {"random": ("Random", "getstate", "setstate"), "numpy.random": ("RandomState", "get_state", "set_state")}
 """A module's class of generators, and the functions that give and set their state."""
 
 

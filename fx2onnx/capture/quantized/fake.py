@@ -19,10 +19,7 @@ _FAKE = (
 )
 
 
-@register(
-    Kind.RECORD,
-    *(each for packet in _FAKE for each in overloads_of(packet) if not each._schema.is_mutable),
-)
+@register(Kind.RECORD, *(each for packet in _FAKE for each in overloads_of(packet) if not each._schema.is_mutable))
 def _fake_quantized(tracer: Tracer, call: Call, self: torch.Tensor) -> object:
     """The results at symbolic sizes, for which torch has no kernel: a tensor like the operand, and a mask if there is one."""
     dims = dims_of(self)

@@ -330,9 +330,7 @@ def floats_of(tracer: Tracer, packed: PackedWeight) -> tuple[torch.Tensor, torch
         return weight, None if bias is None else tracer.values.name_constant(bias, f"{PATHS.current}.bias")
 
 
-def state_of(
-    cell: PackedWeight,
-) -> tuple[str, list[torch.Tensor], object, list[int], list[PackedWeight]]:
+def state_of(cell: PackedWeight) -> tuple[str, list[torch.Tensor], object, list[int], list[PackedWeight]]:
     """The state of a recurrent layer's packed weights: kind, tensors, numbers, whole numbers, packed products."""
     with no_dispatch():
         state, _ = cell.__getstate__()  # and the name of its class

@@ -269,12 +269,7 @@ def _with_number(tracer: Tracer, call: Call, qa: torch.Tensor, b: float) -> torc
 
 @register(Kind.RECORD, ops.cat.default, ops.cat_relu.default)
 def _cat(
-    tracer: Tracer,
-    call: Call,
-    qx: Sequence[torch.Tensor],
-    dim: int,
-    scale: float | None,
-    zero_point: int | None,
+    tracer: Tracer, call: Call, qx: Sequence[torch.Tensor], dim: int, scale: float | None, zero_point: int | None
 ) -> torch.Tensor:
     """cat(xs), quantized; as the first of them where no scale is given."""
     affine = operand(tracer, call, qx[0])

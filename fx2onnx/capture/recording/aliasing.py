@@ -28,15 +28,13 @@ aten = torch.ops.aten
 _EXPANDS = (aten.expand.default, aten.expand_as.default, aten.broadcast_to.default)
 
 
-def write(values: Values, view: View, value: torch.fx.Node, is_one_number: bool = False) -> None:
-    """Make ``value`` (dtype and shape of the view) the view's new content. ``is_one_number``: all its elements are equal.
+def carried_back(values: Values, view: View, value: torch.fx.Node, is_one_number: bool) -> torch.fx.Node:
+    """The memory's new content where ``value`` (dtype and shape of the view) is that of a view. ``is_one_number``: all its elements are equal.
 
     Raises: UserError E103 where the view has no inverse, or shows an element of the memory twice: PyTorch refuses most
     such writes, and the others depend on the order in which elements are written.
     """
-    memory = view.memory
-    memory.present()
-    node = value
+    memory, node = view.memory, value
     for depth in range(len(view.steps) - 1, -1, -1):
         step = view.steps[depth]
         info = view.steps[depth - 1].info if depth else memory.info
@@ -49,10 +47,7 @@ def write(values: Values, view: View, value: torch.fx.Node, is_one_number: bool 
             )
         before = regenerated(values, memory.node, view.steps[:depth])
         node = _carry_back(values, step, before, info, node)
-    memory.node = node
-    memory.version += 1
-    view.node = value
-    view.version = memory.version
+    return node
 
 
 def check_overlap(tracer: Tracer, func: OpOverload, tensors: list[torch.Tensor], written: torch.Tensor) -> None:

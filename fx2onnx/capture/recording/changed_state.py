@@ -13,11 +13,11 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import OF_CALLER, GraphInput, Mutation, Weight, where_of
-from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.held_names import NUMBERS, Change, Names
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.python.module_state import memory_of
+from fx2onnx.capture.python.stand_ins import SYMBOLIC
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.shapes.symnode import is_of_data
 from fx2onnx.torchcompat.pytrees import flatten, is_dataclass

@@ -18,6 +18,7 @@ import torch.fx
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.decisions import Test
+from fx2onnx.capture.recording.nested import nested, writes_outside
 from fx2onnx.capture.recording.size_checks import Relations, steps, with_checks
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import NeedsDecomposition, Values, dims_of, tensor_info
@@ -111,11 +112,7 @@ def _as_tensor(tracer: Tracer, value: object) -> torch.Tensor:
         with tracer.mode:
             made: torch.Tensor = torch.ops.aten.scalar_tensor.default(value, dtype=dtype)
         return made
-    raise tracer.values.refuse(
-        "E107",
-        f"control flow handles a {type(value).__name__}",
-        next="give and return tensors",
-    )
+    raise tracer.values.refuse("E107", f"control flow handles a {type(value).__name__}", next="give and return tensors")
 
 
 def record_nested(
@@ -124,13 +121,13 @@ def record_nested(
     """Run ``function`` on fakes of the operands' types into a graph of its own. Returns it, and what rebuilds the function's
     result from a flat list.
     """
-    with tracer.values.nested() as graph:
+    with nested(tracer.values) as graph:
         fakes = [tracer.values.new_fake(dims_of(operand), operand.dtype, operand.device) for operand in operands]
         inputs = [tracer.values.add_input(f"arg_{index}", fake) for index, fake in enumerate(fakes)]
         with tracer.mode:
             result = function(*fakes)
         if any(tracer.values.view_of(fake).memory.version for fake in fakes):
-            raise tracer.values.writes_outside()
+            raise writes_outside(tracer.values)
         leaves, rebuild = flatten(result)
         values = [_as_tensor(tracer, leaf.value) for leaf in leaves]
         nodes = [tracer.values.node_of(value) for value in values]

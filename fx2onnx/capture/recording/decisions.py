@@ -6,7 +6,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch.fx
 
@@ -62,6 +62,36 @@ class NoPathsPerCall(BaseException):
     def __init__(self, kind: type, why: str) -> None:
         super().__init__(f"{kind.__name__}: {why}")
         self.kind = kind
+
+
+@dataclass(frozen=True)
+class Branching:
+    """The recording of Python's decisions."""
+
+    by_sizes: bool = True
+    """Both branches of shape-dependent decisions are recorded, rather than the example's."""
+    failure: BaseException | None = None
+    """The reason why they are not."""
+    has_noop_guards: bool = True
+    """A statement that does nothing where its test is false is run without asking."""
+    has_bodies: bool = True
+    """Statements that a test by data guards are a branch within the run, where they may be."""
+    by_counts: bool = True
+    """A count that is one of a few numbers, as of chunks, is a shape-dependent decision rather than a condition."""
+    has_loops: bool = False
+    """Loops that run as often as a size says are loops of the file."""
+    has_exits: bool = False  # so are loops of a fixed length in which data decides
+    joins_branches: bool = False  # both ways of a decision in a turn are run one after the other, since there are many
+    branches: frozenset[SourceLocation | None] = frozenset()
+    """The places of decisions of which there were too many in a run."""
+    first_turns: frozenset[SourceLocation | None] = frozenset()
+    """The lines of such loops whose first turn is run by itself."""
+    unrolled: Any = None
+    """The outcome of the run without them, while they are tried."""
+    loop_failure: BaseException | None = None
+    """The reason why they are not."""
+    per_call: frozenset[type] = frozenset()
+    """Classes of submodules each call of which has the branches of its shape-dependent decisions to itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,9 +270,7 @@ class _Trial:
             yield from sizes_of_batches(*sizes)
 
     def error(
-        self,
-        dtype_of: Callable[[torch.dtype], torch.dtype] = _same,
-        fill: Fill | None = None,
+        self, dtype_of: Callable[[torch.dtype], torch.dtype] = _same, fill: Fill | None = None
     ) -> Exception | None:
         """The error that the kernel raises for tensors of the dtypes that ``dtype_of`` gives for those that they
         have.

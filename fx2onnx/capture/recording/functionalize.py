@@ -32,10 +32,7 @@ _VIEWS_IN_PLACE = {
     aten.squeeze_.dims: aten.squeeze.dims,
     aten.unsqueeze_.default: aten.unsqueeze.default,
 }
-_RENAMED = {
-    aten.floor_divide_.Tensor: aten.floor_divide.default,
-    aten.random_.default: None,
-}
+_RENAMED = {aten.floor_divide_.Tensor: aten.floor_divide.default, aten.random_.default: None}
 
 
 def mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
@@ -148,11 +145,7 @@ def _is_alone(values: Values, tensor: torch.Tensor) -> bool:
 
 @register(Kind.WRITE, aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default)
 def _assign(
-    tracer: Tracer,
-    call: Call,
-    self: torch.Tensor,
-    src: torch.Tensor | None = None,
-    value: float | torch.Tensor = 0,
+    tracer: Tracer, call: Call, self: torch.Tensor, src: torch.Tensor | None = None, value: float | torch.Tensor = 0
 ) -> torch.Tensor:
     """copy_, fill_, zero_: the new value does not depend on the old one."""
     source = value if src is None else src

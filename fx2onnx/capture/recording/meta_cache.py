@@ -21,15 +21,8 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.fake_tensors import (
-    CPU,
-    FakeMode,
-    Sizes,
-    fake_from_meta,
-    fake_like,
-    fake_view,
-    storage_key,
-)
+from fx2onnx.torchcompat.dispatch import in_function_transform
+from fx2onnx.torchcompat.fake_tensors import CPU, FakeMode, Sizes, fake_from_meta, fake_like, fake_view, storage_key
 from fx2onnx.torchcompat.fake_tensors import template as new_template
 from fx2onnx.torchcompat.operators import OpOverload, mkldnn_is_enabled
 from fx2onnx.torchcompat.tensor_questions import requires_grad
@@ -270,20 +263,24 @@ class MetaCache:
         """The result type by formula: running the operator takes longer, much longer where sizes are symbolic."""
         rule = None if key[3] else key[0].result_type
         kind = rule(*key[4:]) if rule is not None else None
-        if kind is None:
-            return None
-        if isinstance(kind, PooledType):
-            if any(type(size) is int and size < 1 for size in kind.sizes[1:]):
-                return None  # the kernel says so
-            operand = cast(TensorType, key[4:][0])
-            self._env.check_some((*operand.sizes[1:], *kind.sizes[1:]))
-            at_hints = (key, *((name, self._env.hints.get(name)) for name in sorted(_symbols(key))))
-            if at_hints not in _TAKEN:
-                check_sizes(self._env, key[0].func, args, {}, (), kind.sizes)
-                _TAKEN[at_hints] = None
+        is_pooled = isinstance(kind, PooledType)
+        if kind is None or (is_pooled and any(type(size) is int and size < 1 for size in kind.sizes[1:])):
+            return None  # of nothing, the kernel says so
+        if is_pooled:
+            self._env.check_some((*cast(TensorType, key[4:][0]).sizes[1:], *kind.sizes[1:]))
+            self.once(key, lambda: check_sizes(self._env, key[0].func, args, {}, (), kind.sizes))
         check_operands(self._env, key[0].func, args, {})
         specs = self._specs[key] = Specs((_fresh(self._as_written(kind)),))
         return specs
+
+    def once(self, key: Key | None, check: Callable[[], None]) -> None:
+        """Check a call, unless one of its types passed at these sizes before in this process."""
+        hints = ((name, self._env.hints.get(name)) for name in sorted(_symbols(key)))
+        call = key and (in_function_transform(), key, *hints)
+        if call is None or call not in _TAKEN:
+            check()
+            if call is not None:
+                _TAKEN[call] = None
 
     def _as_written(self, kind: TensorType) -> TensorType:
         """A contiguous type with its sizes as they are written for those that the program is for."""

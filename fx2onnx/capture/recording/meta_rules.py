@@ -18,8 +18,7 @@ import torch
 
 from fx2onnx.capture.recording.meta_cache import PooledType, TensorType, contiguous_strides
 from fx2onnx.capture.registry import Kind, register
-from fx2onnx.capture.shapes.size_math import rounded_to_int
-from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
+from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 aten = torch.ops.aten
 
@@ -28,7 +27,7 @@ Number: TypeAlias = tuple[type, int]
 Numbers: TypeAlias = Number | tuple[Number, ...]
 """A number, ``(int, 2)``, or a list of numbers, ``((int, 2), (int, 3))``."""
 _ZERO, _ONE = (int, 0), (int, 1)
-_NONE: Any = (type(None), None)
+NONE: Any = (type(None), None)
 
 
 def is_contiguous(kind: TensorType) -> bool:
@@ -42,7 +41,7 @@ def window_count(
     return (size + 2 * padding + more - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
-def _fresh(kind: TensorType, sizes: Sequence[Scalar]) -> TensorType:
+def fresh(kind: TensorType, sizes: Sequence[Scalar]) -> TensorType:
     """The type of a contiguous tensor of other sizes, whole numbers all."""
     dims, strides = (cast("tuple[DimLike, ...]", tuple(group)) for group in (sizes, contiguous_strides(sizes)))
     return TensorType(kind.dtype, dims, strides, 0, kind.device)
@@ -60,12 +59,12 @@ def _fresh(kind: TensorType, sizes: Sequence[Scalar]) -> TensorType:
 )
 def _same(kind: TensorType, *rest: object) -> TensorType | None:
     """The result has the type of a floating-point first argument."""
-    return _fresh(kind, kind.sizes) if kind.dtype.is_floating_point and is_contiguous(kind) else None
+    return fresh(kind, kind.sizes) if kind.dtype.is_floating_point and is_contiguous(kind) else None
 
 
 def _fits(operand: object, *sizes: DimLike) -> bool:
     """Return whether an optional operand, such as a bias, is None or has these sizes. The dtypes of operands are checked elsewhere."""
-    return operand in (None, _NONE) or (isinstance(operand, TensorType) and operand.sizes == sizes)
+    return operand in (None, NONE) or (isinstance(operand, TensorType) and operand.sizes == sizes)
 
 
 def _are_at_least(least: int, numbers: Sequence[DimLike]) -> bool:
@@ -86,7 +85,7 @@ def _windowed(
     columns: list[Sequence[Scalar]] = [sizes, kernel, *(_numbers(each, len(sizes)) for each in numbers)]
     if any(len(column) != len(sizes) for column in columns):
         return None
-    return PooledType(*_fresh(kind, [*leading, *(window_count(*window) for window in zip(*columns, strict=True))]))
+    return PooledType(*fresh(kind, [*leading, *(window_count(*window) for window in zip(*columns, strict=True))]))
 
 
 def _convolution(rank: int) -> Rule:
@@ -179,12 +178,12 @@ def _linear(kind: TensorType, weight: TensorType, bias: object = None) -> Tensor
         and len(weight.sizes) == 2
         and kind.sizes[-1:] == weight.sizes[1:]
     )
-    return _fresh(kind, (*kind.sizes[:-1], weight.sizes[0])) if fits and is_contiguous(kind) else None
+    return fresh(kind, (*kind.sizes[:-1], weight.sizes[0])) if fits and is_contiguous(kind) else None
 
 
 @register(Kind.RESULT_TYPE, aten.scaled_dot_product_attention.default)
 def _attended(
-    query: TensorType, key: TensorType, value: TensorType, mask: TensorType | tuple[type, object] = _NONE, *rest: object
+    query: TensorType, key: TensorType, value: TensorType, mask: TensorType | tuple[type, object] = NONE, *rest: object
 ) -> TensorType | None:
     """query [.., L, E], key [.., S, E], value [.., S, V] and a mask that broadcasts to [.., L, S] -> [.., L, V]; of four axes a kernel
     may give them in another order.
@@ -197,7 +196,7 @@ def _attended(
         pairs = zip(reversed(mask.sizes), reversed(scores), strict=False)
         fits = fits and len(mask.sizes) <= len(scores) and all(size in (1, wide) for size, wide in pairs)
     is_in_order = len(lead) != 2 or all(map(is_contiguous, kinds))
-    return _fresh(query, (*query.sizes[:-1], value.sizes[-1])) if fits and is_in_order else None
+    return fresh(query, (*query.sizes[:-1], value.sizes[-1])) if fits and is_in_order else None
 
 
 @register(Kind.RESULT_TYPE, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
@@ -209,27 +208,27 @@ def _binary(kind: TensorType, other: object, *rest: object) -> TensorType | None
 
 
 @register(Kind.RESULT_TYPE, aten.softmax.int, aten.log_softmax.int)
-def _softmax(kind: TensorType, axis: Number, dtype: object = _NONE) -> TensorType | None:
+def _softmax(kind: TensorType, axis: Number, dtype: object = NONE) -> TensorType | None:
     rank = len(kind.sizes)
-    return _same(kind) if dtype == _NONE and -rank <= axis[1] < rank else None
+    return _same(kind) if dtype == NONE and -rank <= axis[1] < rank else None
 
 
 @register(Kind.RESULT_TYPE, aten.embedding.default)
 def _embedding(weight: TensorType, places: TensorType, *rest: object) -> TensorType | None:
     fits = len(weight.sizes) == 2 and places.dtype in (torch.int64, torch.int32)
     fits = fits and weight.sizes[0] != 0 and is_contiguous(weight) and is_contiguous(places)
-    return _fresh(weight, (*places.sizes, weight.sizes[1])) if fits else None
+    return fresh(weight, (*places.sizes, weight.sizes[1])) if fits else None
 
 
 @register(Kind.RESULT_TYPE, aten.cdist.default)
 def _distances(
-    kind: TensorType, other: TensorType, p: tuple[type, float] = (float, 2.0), mode: object = _NONE
+    kind: TensorType, other: TensorType, p: tuple[type, float] = (float, 2.0), mode: object = NONE
 ) -> TensorType | None:
     """[*, P, M] and [*, R, M] -> [*, P, R], whichever way PyTorch computes it: that depends on whether P and R are above 25."""
     fits = kind.dtype == other.dtype and kind.dtype.is_floating_point and min(len(kind.sizes), len(other.sizes)) > 1
     batches = _broadcast(kind.sizes[:-2], other.sizes[:-2]) if fits and kind.sizes[-1] == other.sizes[-1] else None
-    is_known = batches is not None and p[1] >= 0 and mode == _NONE
-    return _fresh(kind, (*(batches or ()), kind.sizes[-2], other.sizes[-2])) if is_known else None
+    is_known = batches is not None and p[1] >= 0 and mode == NONE
+    return fresh(kind, (*(batches or ()), kind.sizes[-2], other.sizes[-2])) if is_known else None
 
 
 def _broadcast(one: Sequence[DimLike], other: Sequence[DimLike]) -> list[DimLike] | None:
@@ -243,87 +242,6 @@ def _broadcast(one: Sequence[DimLike], other: Sequence[DimLike]) -> list[DimLike
     )
 
 
-@register(Kind.RESULT_TYPE, aten.istft.default)
-def _istft(
-    kind: TensorType,
-    n_fft: Number,
-    hop_length: Number | Dim = _NONE,
-    win_length: object = None,
-    window: object = None,
-    center: tuple[type, bool] = (bool, True),
-    normalized: object = None,
-    onesided: tuple[type, bool | None] = _NONE,
-    length: Number | Dim = _NONE,
-    return_complex: tuple[type, bool] = (bool, False),
-) -> TensorType | None:
-    """The type of an inverse STFT from spectra with as many bins as the transform has; torch goes through the frames
-    one by one.
-    """
-    size = n_fft[1]
-    fits = kind.dtype.is_complex and len(kind.sizes) in (2, 3) and kind.sizes[-2] == size // 2 + 1
-    if not fits or return_complex[1] or onesided[1] is False or isinstance(hop_length, Dim):
-        return None
-    if isinstance(length, Dim) or length[1] is not None:
-        count: Scalar = length if isinstance(length, Dim) else length[1]
-    else:
-        hop = size // 4 if hop_length[1] is None else hop_length[1]
-        count = size + hop * (kind.sizes[-1] - 1) - (size // 2 * 2 if center[1] else 0)
-    return _fresh(kind._replace(dtype=kind.dtype.to_real()), (*kind.sizes[:-2], count))
-
-
-def _resized(rank: int) -> Rule:
-    """upsample(input, output_size[, align_corners], scale_factors): one of the two lists is None. Torch's own code goes through
-    every tap of a filter.
-    """
-
-    def rule(
-        kind: TensorType, output_size: tuple[Number | Dim, ...], *rest: tuple[tuple[type, float], ...]
-    ) -> TensorType | None:
-        factors, is_of_rank = rest[-1], len(kind.sizes) == rank + 2
-        is_one_given = (output_size == _NONE) is not (factors == _NONE)
-        if not kind.dtype.is_floating_point or not is_contiguous(kind) or not is_one_given or not is_of_rank:
-            return None
-        if output_size == _NONE:
-            found = [_times(size, factor[1]) for size, factor in zip(kind.sizes[2:], factors, strict=False)]
-        else:
-            found = [size if isinstance(size, Dim) else size[1] for size in output_size]
-        if len(found) != rank or None in found:
-            return None
-        return PooledType(*_fresh(kind, [*kind.sizes[:2], *(size for size in found if size is not None)]))
-
-    return rule
-
-
-def _times(size: DimLike, factor: float) -> Scalar | None:
-    """``int(size * factor)``; None where no expression is that at every size."""
-    return size * int(factor) if factor == int(factor) else rounded_to_int("trunc", apply("float", size) * factor)
-
-
-def _sampled(*ranks: int) -> Rule:
-    """A grid of as many images as the input; torch's own code goes through every tap of a filter."""
-
-    def rule(kind: TensorType, grid: TensorType, *rest: object) -> TensorType | None:
-        rank, places = len(kind.sizes), grid.sizes
-        fits = kind.dtype == grid.dtype and rank in ranks and len(places) == rank and places[-1] == rank - 2
-        if not fits or places[0] != kind.sizes[0] or not is_contiguous(kind):
-            return None
-        return _fresh(kind, (*kind.sizes[:2], *places[1:-1]))
-
-    return rule
-
-
-register(Kind.RESULT_TYPE, aten.grid_sampler.default)(_sampled(4, 5))
-register(Kind.RESULT_TYPE, aten.grid_sampler_2d.default)(_sampled(4))
-register(Kind.RESULT_TYPE, aten.grid_sampler_3d.default)(_sampled(5))
-_RESIZE = {
-    1: ("nearest1d", "nearest_exact1d", "linear1d"),
-    2: ("nearest2d", "nearest_exact2d", "bilinear2d", "bicubic2d", "bilinear2d_aa", "bicubic2d_aa"),
-    3: ("nearest3d", "nearest_exact3d", "trilinear3d"),
-}
-for _rank, _names in _RESIZE.items():
-    for _name in _names:
-        _prefix = "_upsample" if "exact" in _name or _name.endswith("_aa") else "upsample"
-        register(Kind.RESULT_TYPE, getattr(aten, f"{_prefix}_{_name}").vec)(_resized(_rank))
 for _rank in (1, 2, 3):
     register(Kind.RESULT_TYPE, getattr(aten, f"conv{_rank}d").default)(_convolution(_rank))
     register(Kind.RESULT_TYPE, getattr(aten, f"max_pool{_rank}d").default)(_pool(_rank, dilated=True))

@@ -209,11 +209,7 @@ def _held_at(questions: Questions, storage: torch.UntypedStorage) -> View | None
     return questions.tracer.values.view_at(storage._cdata)
 
 
-_OF_STORAGE: dict[str, Answer] = {
-    "device": _storage_device,
-    "data_ptr": _storage_address,
-    "__getitem__": _element,
-}
+_OF_STORAGE: dict[str, Answer] = {"device": _storage_device, "data_ptr": _storage_address, "__getitem__": _element}
 
 
 @_answers(_OF_HELD, "requires_grad")

@@ -20,7 +20,7 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.rare_roads import RARE_ROADS, RunPlugin, road
 from fx2onnx.capture.reasons import with_inputs
 from fx2onnx.capture.recording import size_checks
-from fx2onnx.capture.recording.decisions import DecisionTrace, Test
+from fx2onnx.capture.recording.decisions import Branching, DecisionTrace, Test
 from fx2onnx.capture.recording.eager_refusals import as_eager, check_sizes, is_taken
 from fx2onnx.capture.recording.meta_cache import MISSING, MetaCache, check_operands
 from fx2onnx.capture.recording.size_checks import note_needs
@@ -48,6 +48,10 @@ class Tracer:
     What it makes refers to it weakly, so that it and the weights are freed with the last reference from outside.
     """
 
+    branching = Branching(has_noop_guards=False)
+    """The recording of Python's decisions in this run."""
+    has_arrays = may_have_arrays = False
+    """True if NumPy's arrays in forward are tensors of the run; if they may become such in another one."""
     looped: frozenset[str] = frozenset()
     """Sizes of which loops of many turns are not unrolled: there may be a run with loops of the file."""
 
@@ -73,15 +77,6 @@ class Tracer:
         """The choices and decisions of the run; None if a data-dependent branch is an error."""
         self.has_if_bodies = False
         """True if statements that a test by data guards may be branches of the run."""
-        self.runs_noop_guards = False
-        """True if tests that guard nothing but a crop or a pad are no decisions."""
-        self.has_loops = False
-        """True if loops that run as often as a size says are loops of the file."""
-        self.has_exits = self.joins_branches = self.has_arrays = self.may_have_arrays = False
-        """True if loops of a fixed length in which data decides are loops of the file, too; if both ways of a decision in a turn are run."""
-        self.branches: frozenset[SourceLocation | None] = frozenset()  # the places of these decisions
-        self.first_turns: frozenset[SourceLocation | None] = frozenset()
-        """The lines of those whose first turn is run by itself."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if pre_dispatch else SplitMode(handle, values.fake_mode.device_if_held)
@@ -109,8 +104,6 @@ class Tracer:
         self._below_autograd: Any = None if pre_dispatch else self.plugin("below autograd")
         self._keep = keep
         self._keeps: dict[OpTraits, bool] = {}
-        self._tried: set[object] = set()
-        """Keys of calls that eager PyTorch takes, and that are recorded as others."""
 
     def plugin(self, name: str) -> Any:
         """The plugin of a rare road, made when the run first needs it."""
@@ -244,13 +237,11 @@ class Tracer:
     def _check_on_real_kernel(
         self, traits: OpTraits, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
     ) -> None:
-        """The checks of a call that is recorded as others, once for each type of its operands."""
+        """The checks of a call that is recorded as others."""
         check_operands(self.sizes, func, args, kwargs)
         if traits.tries_real_kernel:
-            key = self.types.key(traits, args, kwargs)
-            if key is None or key not in self._tried:
-                check_sizes(self.sizes, func, args, kwargs, result)
-                self._tried.add(key)
+            check = functools.partial(check_sizes, self.sizes, func, args, kwargs, result)
+            self.types.once(self.types.key(traits, args, kwargs), check)
 
     def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         nodes = self.values.to_nodes(args, kwargs)
@@ -365,17 +356,17 @@ class Tracer:
         """The outcome of a data-dependent decision. Raises ``error`` where both branches are not to be kept."""
         if self.trace is None:
             raise error
-        answer: bool | None = self.plugin("loops").answer(test) if self.has_loops else None
+        answer: bool | None = self.plugin("loops").answer(test) if self.branching.has_loops else None
         if answer is None and self.has_if_bodies:
             answer = self.plugin("if bodies").answer(test)
-        if answer is None and self.has_loops:
+        if answer is None and self.branching.has_loops:
             answer = self.plugin("loops").decide(test)
         return self.trace.choose(self.values, self.sizes, test, error, is_needed) if answer is None else answer
 
     @answers_for_caller
     def serving_both(self, relation: Relation) -> bool | None:
         """The answer to the user's question with which the program is right for all sizes, where the other one does nothing."""
-        if not self.runs_noop_guards or self.sizes.facts.is_settled(relation) is not None:
+        if not self.branching.has_noop_guards or self.sizes.facts.is_settled(relation) is not None:
             return None
         answer: bool | None = self.plugin("no-op guards").answer(relation)
         return answer

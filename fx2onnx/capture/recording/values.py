@@ -13,20 +13,14 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Symbol, TensorInfo, Weight, symbols_of
-from fx2onnx.capture.python.data_numbers import Known, evaluate
 from fx2onnx.capture.rare_roads import RunPlugin, road
+from fx2onnx.capture.recording.known_values import Known, evaluate
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, PLAIN
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import DimLike, Scalar
 from fx2onnx.torchcompat.dispatch import no_dispatch
-from fx2onnx.torchcompat.fake_tensors import (
-    CPU,
-    FakeMode,
-    fake_from_meta,
-    shares_converted_memory,
-    storage_key,
-)
+from fx2onnx.torchcompat.fake_tensors import CPU, FakeMode, fake_from_meta, shares_converted_memory, storage_key
 from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.torchcompat.modules import PATHS
@@ -100,7 +94,7 @@ class Values:
         plugins: dict[str, RunPlugin],
         pre_dispatch: bool,
     ) -> None:
-        self._sizes, self._plugins, self._pre_dispatch = sizes, plugins, pre_dispatch
+        self.sizes, self.plugins, self._pre_dispatch = sizes, plugins, pre_dispatch
         self.root: torch.fx.Graph = RecordedGraph()
         self.graph: torch.fx.Graph = self.root
         self.path_graph: torch.fx.Graph | None = None
@@ -167,7 +161,7 @@ class Values:
         meta["module"] = PATHS.current if self.module is None else self.module
         if not torch.is_grad_enabled():
             self.without_grad.add(node)
-        for plugin in self._plugins.values():
+        for plugin in self.plugins.values():
             plugin.saw_call(node)
         return node
 
@@ -222,12 +216,12 @@ class Values:
     def tie_symbols(self, node: torch.fx.Node) -> None:
         """New symbols among the sizes of ``node`` stand for those axes of it."""
         for symbol in symbols_of(node):
-            if symbol.name in self._sizes.unbacked:
+            if symbol.name in self.sizes.unbacked:
                 self.symbols.setdefault(symbol.name, symbol)
 
     def new_fake(self, dims: Sequence[Scalar], dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:
         """A contiguous fake tensor with memory of its own."""
-        return fake_from_meta(self.fake_mode, [sym_int(self._sizes, size) for size in dims], dtype, device)
+        return fake_from_meta(self.fake_mode, [sym_int(self.sizes, size) for size in dims], dtype, device)
 
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake tensor for a real one, one per tensor; a fake tensor itself."""
@@ -428,11 +422,15 @@ class Values:
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""
         view = self.view_of(tensor)
-        for plugin in self._plugins.values():
-            plugin.before_write(view.memory)
-        self.written.setdefault(id(view.memory), self.where)
+        memory = view.memory
+        for plugin in self.plugins.values():
+            plugin.before_write(memory)
+        self.written.setdefault(id(memory), self.where)
         self.writes.append((list(tensor.shape), self.where))
-        road("writes").write(self, view, value, is_one_number)
+        memory.present()
+        memory.node = road("writes").carried_back(self, view, value, is_one_number) if view.steps else value
+        memory.version += 1
+        view.node, view.version = value, memory.version
 
     def is_outermost(self) -> bool:
         """Return whether what is recorded now is part of no branch or loop of an operator."""
@@ -440,77 +438,10 @@ class Values:
 
     def settle(self) -> None:
         """Have all that is pending recorded, before a turn of a loop is recorded into another graph."""
-        for plugin in [*self._plugins.values()]:
+        for plugin in [*self.plugins.values()]:
             plugin.before_nested()
         for view in [*self.views.values()]:
             view.memory.present()
-
-    @contextlib.contextmanager
-    def nested(self) -> Iterator[torch.fx.Graph]:
-        """Nodes made inside go to a graph of their own. Writes to tensors of the outer graph are refused."""
-        for plugin in [*self._plugins.values()]:
-            plugin.before_nested()
-        before = ValuesBefore(self)
-        unchecked, self._sizes.unchecked = self._sizes.unchecked, {}
-        self.graph = torch.fx.Graph()
-        try:
-            yield self.graph
-            if before.written():
-                raise self.writes_outside()
-        finally:
-            self._sizes.unchecked = unchecked
-            before.restore()
-
-    def writes_outside(self) -> UserError:
-        return self.refuse(
-            "E103",
-            "a branch or loop body writes into a tensor from outside it",
-            next="return the new value from the function instead",
-        )
-
-
-class ValuesBefore:
-    """The views and memories of a run at one moment: what was written since is seen, and what they showed comes back."""
-
-    def __init__(self, values: Values) -> None:
-        self._values = values
-        self.graph, self._where, self._module, self._path_graph = (
-            values.graph,
-            values.where,
-            values.module,
-            values.path_graph,
-        )
-        self._views = [(view, view.node, view.version) for view in values.views.values()]
-        self.memories = {
-            id(view.memory): (view.memory, view.memory.node, view.memory.version) for view, _, _ in self._views
-        }
-        """The memories by their ids, with their nodes and versions."""
-        self._sources = set(values.sources)
-
-    def is_new(self, memory: Memory) -> bool:
-        """Return whether the memory came to be since."""
-        is_weight = any(view.memory is memory for view in self._values.sources.values())
-        return id(memory) not in self.memories and not is_weight
-
-    def written(self) -> list[tuple[Memory, torch.fx.Node]]:
-        """Each memory that was written since, with the node of its value before; weights that were first met since are among them."""
-        found = [(memory, node) for memory, node, version in self.memories.values() if memory.version != version]
-        for source, view in self._values.sources.items():
-            if id(view.memory) not in self.memories and view.memory.version:
-                found.append((view.memory, source))
-        return found
-
-    def restore(self) -> None:
-        """Record where the run was, with views that show what they showed; memories keep what was written."""
-        values = self._values
-        values.graph, values.where, values.module, values.path_graph = (
-            self.graph,
-            self._where,
-            self._module,
-            self._path_graph,
-        )
-        for view, node, version in self._views:
-            view.node, view.version = node, version
 
 
 def _address(tensor: torch.Tensor) -> tuple[object, ...]:

@@ -10,12 +10,14 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation, line_of
 from fx2onnx.capture.reasons import Reason, because, with_inputs
 from fx2onnx.capture.shapes.shape_env import NOT_NUMPY, ShapeEnv
+from fx2onnx.capture.shapes.size_math import from_one
 from fx2onnx.sizes.assumptions import Guard, Specialization, put_shortly
-from fx2onnx.sizes.bounds import bounds, goes_as_sample
-from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.bounds import bounds, certain, goes_as_sample
+from fx2onnx.sizes.expr import Dim, Scalar
 from fx2onnx.sizes.facts import SizesOfRun
+from fx2onnx.sizes.following import follows_from
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.sizes.sets import SizeSet, interval, where_true
+from fx2onnx.sizes.sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.sizes.solve import declared
 from fx2onnx.torchcompat.asked_code import (
     asked_by_numpy,
@@ -25,10 +27,13 @@ from fx2onnx.torchcompat.asked_code import (
     loops,
     refused_by_user,
 )
+from fx2onnx.torchcompat.caught_errors import is_caught
 from fx2onnx.torchcompat.frames import user_location
 
 MOST_NUMBERS = 5
 """The largest number of values of an expression for which all are in the file."""
+_MOST_TRIED = 1000
+"""Sizes at which a relation of real numbers is tried."""
 MOST_UNROLLED = 128
 """Turns of a loop over a named size that a run without loops of the file goes through."""
 
@@ -180,7 +185,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
     """The plain number at the example's sizes, remembered as a specialization."""
     where, tracer = user_location(), env.tracer()
     if dim.symbols() & env.unbacked:
-        open = tracer.plugin("loops").open if tracer is not None and tracer.has_loops else []
+        open = tracer.plugin("loops").open if tracer is not None and tracer.branching.has_loops else []
         number = open[-1].plan.tried_number(dim) if open else None
         if number is not None:
             return int(number)
@@ -261,3 +266,44 @@ def _refuse_unrolled(env: ShapeEnv, turns: Specialization) -> None:
         next=f"make the size static (leave {', '.join(sorted(names))} out of dynamic_shapes)",
     )
     raise because(Reason.TURNS, error)
+
+
+@answers_for_caller
+def is_met(env: ShapeEnv, sign: str, one: Scalar, other: Scalar) -> bool:
+    """Return whether a need of Python's arithmetic, which raises an error elsewhere, is met at the example's sizes;
+    at the others it is a condition, or checked in the file.
+    """
+    known = env.certain(sign, one, other)
+    if known is not None or certain(sign, from_one(one), from_one(other), env.facts.signed):
+        return known is not False
+    relation = Relation(sign, (one, other))
+    error = ZeroDivisionError if sign == "ne" else ValueError
+    if relation.symbols() & env.unbacked:
+        env.assume(relation, user_location(), error=error)
+        return True
+    known = env.facts.is_settled(relation)
+    if known is None:
+        known = _follows_on_the_way(env, relation)
+    if known is not None:
+        return known
+    if relation.at(env.decides_at) is False:
+        return False
+    return decided(env, relation) if is_caught(error) else env.check(relation)
+
+
+@answers_for_caller
+def _follows_on_the_way(env: ShapeEnv, relation: Relation) -> bool | None:
+    """The truth of a relation where Python decided by sizes as it did on its way."""
+    before = [*env.facts.supposed, *(guard.relation for guard in env.guards.values())]
+    known = follows_from(before, relation)
+    names = relation.symbols()
+    if known is not None or len(names) != 1:
+        return known
+    (name,) = names
+    true, left = where_true(relation), EVERY
+    for sizes in (where_true(each) for each in before if each.symbols() == names):
+        left = left if sizes is None else left & sizes
+    if true is not None:
+        return True if left & true == left else None
+    excluded = [size for size in range(1, _MOST_TRIED) if relation.at({name: size}) is False]  # of real numbers
+    return True if excluded and not any(size in left for size in excluded) else None

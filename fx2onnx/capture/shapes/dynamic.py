@@ -1,25 +1,168 @@
-"""The dynamic axes of the arguments, in every spelling that PyTorch users know."""
+"""The dynamic axes of the arguments: requests about the sizes of inputs, and their names at the axes of tensors."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
-
-import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, Leaf
 from fx2onnx.capture.rare_roads import road
-from fx2onnx.capture.shapes.requested import (
-    Requested,
-    assign_tensor,
-    fresh_size,
-)
-from fx2onnx.sizes.expr import Dim
+from fx2onnx.sizes.assumptions import Condition
+from fx2onnx.sizes.expr import Dim, DimLike
+from fx2onnx.sizes.relation import Relation
+from fx2onnx.sizes.text import UNBACKED, root_of
 from fx2onnx.torchcompat import shape_specs
-from fx2onnx.torchcompat.pytrees import pytree
 from fx2onnx.torchcompat.shape_specs import Members, Sizes, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A size that is dynamic without the user's request: it is where the module allows it, and else static."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """Requests about symbols, besides being sizes."""
+
+    optional: set[str] = field(default_factory=set)
+    """Symbols that may turn out static (``"auto"``, ``Dim.AUTO``, ``Proposed``)."""
+    ranges: dict[str, Condition] = field(default_factory=dict)
+    """The ranges of symbols that are declared with bounds (``Dim("n", min=6)``)."""
+
+    declared: set[str] = field(default_factory=set)
+    """Symbols that are declared by a ``torch.export.Dim``: two of them are two sizes."""
+    spelled: dict[str, str] = field(default_factory=dict)
+    """The user's spelling of each name; in the file it is an identifier."""
+    variables: dict[object, Dim] = field(default_factory=dict)
+    """The sizes for the variables of a ``ShapesSpec``, by their symbols."""
+    relations: list[Relation] = field(default_factory=list)
+    """Relations that the user declares between sizes."""
+
+    def symbol(self, text: object, place: str) -> Dim:
+        """The size of that name. Raises UserError E105 for what is no name."""
+        if not isinstance(text, str) or not text.strip():
+            raise UserError(
+                "E105", f"{place} is named {text!r:.80}, which is no name of a size", next='give a text such as "batch"'
+            )
+        name = re.sub(r"\W", "_", text)
+        name = f"d{name}" if name[0].isdigit() else f"{name}_" if UNBACKED.fullmatch(name) else name
+        if self.spelled.setdefault(name, str(text)) != text:
+            raise UserError(
+                "E105",
+                f"the sizes {self.spelled[name]!r} and {text!r} have one name in the file, {name}",
+                next="give them names that differ in letters, digits or underscores",
+            )
+        return Dim.symbol(name)
+
+
+def assign_tensor(leaf: Leaf, spec: object, path: str, asked: Requested) -> None:
+    if isinstance(spec, Mapping) and not isinstance(spec, Members):
+        pairs = list(spec.items())
+    elif isinstance(spec, tuple | list):
+        if len(spec) != leaf.tensor.dim():
+            raise UserError(
+                "E105",
+                f"dynamic_shapes for {path} has {len(spec)} entries, the example input is {list(leaf.tensor.shape)}",
+                next="give one entry an axis, None where static, or a dict {axis: name}",
+            )
+        pairs = list(enumerate(spec))
+    else:
+        raise UserError(
+            "E105",
+            f"dynamic_shapes for {path} is neither a dict nor a tuple",
+            why=f"it is {spec!r:.80}",
+            next='write {axis: name}, such as {0: "batch"}',
+        )
+    named = [(axis_of(leaf, axis), size) for axis, size in pairs]
+    refuse_twice(leaf, [axis for axis, _ in named])
+    for axis, size in named:
+        dim = _as_dim(leaf, axis, size, asked)
+        if dim is not None:
+            leaf.axes[axis] = dim
+
+
+def is_multiple(text: object) -> bool:
+    """Return whether a text says a multiple of a size, as ``2*h`` does. Sums of names are names in many scripts."""
+    root = root_of(text) if isinstance(text, str) else None
+    return root is not None and root.factor > 1
+
+
+def named_size(text: str, asked: Requested, place: str) -> Dim:
+    """The size of a name, or a multiple of one."""
+    root = root_of(text) if is_multiple(text) else None
+    size = asked.symbol(text, place) if root is None else root.factor * asked.symbol(root.name, place) + root.constant
+    assert isinstance(size, Dim)
+    return size
+
+
+def _as_dim(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> DimLike | None:
+    """A ``Dim`` for a name, or what torch.export has for one; None for static."""
+    place = f"axis {axis} of {leaf.path}"
+    if size is None or (isinstance(size, int) and not isinstance(size, bool)):
+        sample = leaf.tensor.shape[axis]
+        if size is not None and size != sample:
+            raise UserError(
+                "E105",
+                f"dynamic_shapes says {size} for {place}, the example input has {sample}",
+                next="give the name of a size, None for a static one, or an example input of that size",
+            )
+        return None
+    if isinstance(size, Dim):
+        return size
+    if isinstance(size, Proposed) and not is_multiple(size.name):
+        symbol = asked.symbol(size.name, place)
+        asked.optional.add(str(symbol))
+        return symbol
+    if isinstance(size, str | Proposed):
+        return named_size(size if isinstance(size, str) else size.name, asked, place)
+    of_object: DimLike | None = road("other spellings of dynamic sizes").of_object(leaf, axis, size, asked)
+    return of_object
+
+
+def axis_of(leaf: Leaf, axis: object) -> int:
+    rank = leaf.tensor.dim()
+    if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
+        raise UserError(
+            "E105",
+            f"{leaf.path} has no axis {axis!r:.80}",
+            why=f"its sample is {list(leaf.tensor.shape)}",
+            next=f"axes go from 0 to {rank - 1}" if rank else "a scalar has no axes: leave it out",
+        )
+    return axis % rank
+
+
+def refuse_twice(leaf: Leaf, axes: list[int]) -> None:
+    twice = next((axis for axis in axes if axes.count(axis) > 1), None)
+    if twice is not None:
+        raise UserError(
+            "E105",
+            f"axis {twice} of {leaf.path} is named twice",
+            why=f"axis {twice - leaf.tensor.dim()} is the same",
+            next="name it once",
+        )
+
+
+def fresh_name(leaf: Leaf, axis: int) -> str:
+    """The name of a dynamic size that the user gives none."""
+    return f"{leaf.name}_dim_{axis}".replace(".", "_")
+
+
+def is_fresh_name(name: str) -> bool:
+    return re.search(r"_dim_\d+$", name) is not None
+
+
+def fresh_size(leaf: Leaf, axis: int, optional: set[str]) -> Dim:
+    name = fresh_name(leaf, axis)
+    optional.add(name)
+    return Dim.symbol(name)
 
 
 def shapes_of(forward: object, dynamic_shapes: object, dynamic_axes: object) -> object:
@@ -51,7 +194,8 @@ def set_dynamic_axes(
         road("other spellings of dynamic sizes").from_object(arguments, dynamic_shapes, asked)
     elif dynamic_shapes is not None:
         from_dynamic_shapes(arguments, dynamic_shapes, asked)
-    _check_ranges(arguments, asked)
+    if asked.ranges or asked.relations:
+        road("other spellings of dynamic sizes").check_ranges(arguments, asked)
     return asked
 
 
@@ -73,11 +217,11 @@ def from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) 
             if name in held and name not in values:
                 assign_tensor(held[name], shapes[name], name, asked)
             elif name not in values:
-                road("other spellings of dynamic sizes").spread_variadic(name, shapes[name], by_name, arguments)
+                road("members of arguments").spread_variadic(name, shapes[name], by_name, arguments)
     elif isinstance(shapes, tuple | list):
         entries: Sequence[object] = shapes
         if arguments.variadic:
-            entries = road("other spellings of dynamic sizes").with_variadic_spread(shapes, arguments)
+            entries = _with_variadic_spread(shapes, arguments)
         if len(entries) != len(values):
             raise UserError(
                 "E105",
@@ -91,8 +235,22 @@ def from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) 
         assign([leaf for leaf in arguments.leaves if leaf.keys[0] == name], values[name], spec, (name, 1), asked)
 
 
-_PLAIN = (dict, OrderedDict, defaultdict, list, tuple)
-"""Structures whose members dynamic_shapes names as they are named there."""
+def members_of(name: str, names: Iterable[str]) -> list[str]:
+    return [member for member in names if re.fullmatch(rf"{re.escape(str(name))}_\d+", member)]
+
+
+def _with_variadic_spread(shapes: Sequence[object], arguments: Arguments) -> Sequence[object]:
+    """A tuple for all arguments has one entry for ``*args``, a tuple, as in torch.export; it may also have one for each of them."""
+    names = list(arguments.values)
+    passed = members_of(arguments.variadic, names)
+    place = names.index(passed[0]) if passed else 0
+    spec = shapes[place] if passed and len(shapes) == len(names) - len(passed) + 1 else None
+    if not isinstance(spec, tuple | list) or len(spec) != len(passed):
+        return shapes
+    is_spec_of_each = all(part is None or isinstance(part, Mapping | tuple | list) for part in spec)
+    return [*shapes[:place], *spec, *shapes[place + 1 :]] if is_spec_of_each else shapes
+
+
 Place: TypeAlias = tuple[str, int]
 """The text of a place in the arguments, and the number of keys that lead to it."""
 
@@ -102,150 +260,10 @@ def assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked:
     path, depth = place
     if spec is None or (isinstance(spec, Mapping | tuple | list) and not isinstance(spec, Sizes) and not spec):
         return
-    if not leaves:
-        if isinstance(value, int) and isinstance(spec, int) and value == spec:
-            return
-        if any(part is not None for part in pytree.tree_leaves(spec)):
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            raise UserError(
-                "E105",
-                f"dynamic_shapes names {path}, which holds no tensor",
-                why=f"it is {value!r:.60}",
-                next=[
-                    *(["pass a tensor, such as torch.tensor(NUMBER): a number is a constant of the file"] * is_number),
-                    "leave it out, or give None for it",
-                ],
-            )
-    elif isinstance(spec, Members):
-        _assign_named(leaves, value, spec, place, asked)
-    elif len(leaves) == 1 and len(leaves[0].keys) == depth:
+    if len(leaves) == 1 and len(leaves[0].keys) == depth and not isinstance(spec, Members):
         assign_tensor(leaves[0], spec, path, asked)
-    elif isinstance(spec, Sizes):
-        raise _other_structure(leaves, path, f"{path} is a {type(value).__name__}, not one tensor")
-    elif type(value) in _PLAIN:
-        _assign_members(leaves, value, spec, place, asked)
-    elif isinstance(spec, Mapping) and not _is_tensor_spec(spec) and all(leaf.place for leaf in leaves):
-        _assign_inside(leaves, spec, path, asked)
     else:
-        _assign_flat(leaves, spec, path, asked)
-
-
-def _assign_inside(leaves: list[Leaf], spec: object, path: str, asked: Requested) -> None:
-    """Assign the sizes of tensors in an object by their names there, which ``spec`` may nest. Raises UserError E105 for another name."""
-    names = {_inside(leaf, path): leaf for leaf in leaves}
-    pending: list[tuple[str, object]] = [("", spec)]
-    while pending:
-        name, part = pending.pop()
-        if name in names:
-            if part is not None:
-                assign_tensor(names[name], part, names[name].path, asked)
-        elif isinstance(part, Mapping | list | tuple) and not (name and _is_tensor_spec(part)):
-            inner = part.items() if isinstance(part, Mapping) else enumerate(part)
-            pending += [(f"{name}.{key}".lstrip("."), each) for key, each in inner]
-        elif part is not None:
-            raise _other_structure(leaves, path, f"there is no {path}.{name}")
-
-
-def _inside(leaf: Leaf, path: str) -> str:
-    """The name of a tensor in an object: ``h`` for ``state.h``, ``0.key`` for ``past_key_values.0.key``."""
-    return leaf.name.removeprefix(path)[1:] if leaf.place else ""
-
-
-def _assign_members(leaves: list[Leaf], value: Spec, spec: object, place: Place, asked: Requested) -> None:
-    path, depth = place
-    inside = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
-    if isinstance(spec, Mapping) and isinstance(value, Mapping):
-        members = dict(spec)
-    elif isinstance(spec, tuple | list) and isinstance(value, tuple | list):
-        members = dict(enumerate(spec))
-    else:
-        raise _other_structure(leaves, path, f"{path} is a {type(value).__name__}, not {_kind(spec)}")
-    missing = [key for key in dict.fromkeys(leaf.keys[depth] for leaf in leaves) if key not in members]
-    if missing:
-        raise _other_structure(leaves, path, f"it says nothing of {path}[{missing[0]!r}]")
-    for key, part in members.items():
-        if key not in inside and part is not None:
-            keys = ", ".join(f"{path}[{known!r}]" for known in inside)
-            raise _other_structure(leaves, path, f"it has {path}[{key!r}]; there are {keys}")
-        inner = [leaf for leaf in leaves if leaf.keys[depth] == key]
-        assign(inner, inside.get(key), part, (f"{path}[{key!r}]", depth + 1), asked)
-
-
-def _assign_named(leaves: list[Leaf], value: object, spec: Members, place: Place, asked: Requested) -> None:
-    """The members of a dict, a sequence or an object that ``spec`` names; the others are static."""
-    path, depth = place
-    keys = list(dict.fromkeys(leaf.keys[depth] for leaf in leaves if len(leaf.keys) > depth))
-    for key, part in spec.items():
-        inside = _member(value, key)
-        inner = [leaf for leaf in leaves if len(leaf.keys) > depth and leaf.keys[depth] == key]
-        if not inner and inside is _NONE:
-            held = ", ".join(f"{path}[{known!r}]" for known in keys)
-            why = f"it has {path}[{key!r}]; " + (f"there are {held}" if held else f"{path} is one tensor")
-            raise _other_structure(leaves, path, why)
-        assign(inner, inside, part, (f"{path}[{key!r}]", depth + 1), asked)
-
-
-_NONE = object()
-
-
-def _member(value: Spec, key: Spec) -> Spec:
-    """The member of a container or an object under ``key``; ``_NONE`` for nothing."""
-    if isinstance(value, torch.Tensor):
-        return _NONE
-    try:
-        return value[key]
-    except (TypeError, LookupError):
-        return getattr(value, key, _NONE) if isinstance(key, str) else _NONE
-
-
-def _kind(spec: object) -> str:
-    if isinstance(spec, Mapping):
-        return "one tensor with axes" if _is_tensor_spec(spec) else "a dict"
-    return "a list or tuple" if isinstance(spec, tuple | list) else f"{spec!r:.60}"
-
-
-def _other_structure(leaves: list[Leaf], path: str, why: str) -> UserError:
-    return UserError(
-        "E105",
-        f"dynamic_shapes for {path} does not have its structure",
-        why=f"{why}; its tensors: {', '.join(leaf.path for leaf in leaves)}",
-        next="nest dictionaries, tuples and lists as the argument does, with {axis: name} at each tensor",
-    )
-
-
-def _assign_flat(leaves: list[Leaf], spec: object, path: str, asked: Requested) -> None:
-    """Assign one specification to each tensor, in order, of another structure (a cache, a model output)."""
-    specs = pytree.tree_leaves(spec, is_leaf=_is_tensor_spec)
-    if len(leaves) != len(specs):
-        raise _other_structure(leaves, path, f"it has {len(specs)} entries for {len(leaves)} tensors")
-    for leaf, part in zip(leaves, specs, strict=True):
-        if part is not None:
-            assign_tensor(leaf, part, path, asked)
-
-
-def _is_tensor_spec(part: object) -> bool:
-    return part is None or (isinstance(part, Mapping) and all(isinstance(key, int) for key in part))
-
-
-def _check_ranges(arguments: Arguments, asked: Requested) -> None:
-    """Raises UserError E105 where a sample is outside of the bounds that its size is declared with."""
-    sizes = hints_of(arguments) if asked.ranges or asked.relations else {}
-    for name, declared in asked.ranges.items():
-        if name in sizes and sizes[name] not in declared.sizes:
-            raise UserError(
-                "E105",
-                f"{name} is {sizes[name]} in the example inputs, which its declaration excludes",
-                why=f"it is declared with {declared.expression}",
-                next="widen the bounds, or give example inputs within them",
-            )
-    for relation in asked.relations:
-        if not relation.is_true_at(sizes):
-            raise UserError(
-                "E105",
-                f"the example inputs break what is declared of their sizes, {relation}",
-                why=", ".join(f"{name} is {sizes[name]}" for name in sorted(relation.symbols()) if name in sizes),
-                next="give example inputs for which it holds, or leave it out",
-            )
+        road("members of arguments").assign_members(leaves, value, spec, place, asked)
 
 
 def hints_of(arguments: Arguments) -> dict[str, int]:
@@ -271,24 +289,5 @@ def hints_of(arguments: Arguments) -> dict[str, int]:
             else:
                 origin.setdefault(name, place)
     for dim, size, place in derived:
-        _solve(dim, size, place, hints)
+        road("other spellings of dynamic sizes").solve(dim, size, place, hints)
     return hints
-
-
-def _solve(dim: Dim, size: int, place: str, hints: dict[str, int]) -> None:
-    """Find (or check) the root of a derived size such as ``2*s + 1``."""
-    missing = [name for name in dim.symbols() if name not in hints]
-    if len(missing) == 1 and len(dim.terms) == 1:
-        (factor,) = dim.terms.values()
-        hints[missing[0]] = int((size - dim.constant) // factor)
-    if (
-        any(hints.get(name, 0) < 0 for name in dim.symbols())
-        or any(name not in hints for name in dim.symbols())
-        or dim.evaluate(hints) != size
-    ):
-        raise UserError(
-            "E105",
-            f"{place} is said to be {dim}, its sample is {size}",
-            why=", ".join(f"{name} is {hints[name]}" for name in sorted(dim.symbols()) if name in hints),
-            next="make the samples agree with the relation",
-        )

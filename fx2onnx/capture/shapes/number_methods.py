@@ -19,15 +19,10 @@ from fx2onnx.capture.shapes.size_math import (
     nonzero,
     ufunc_of_sizes,
 )
-from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
+from fx2onnx.capture.shapes.symnode import size_node, sym_number, unwrap
 from fx2onnx.sizes.expr import apply, is_real_number
 
 Function: TypeAlias = Callable[..., Number]
-
-
-def size_node(item: object) -> DimNode | None:
-    node = item.node if type(item) in (torch.SymInt, torch.SymFloat) else None  # type: ignore[attr-defined]
-    return node if isinstance(node, DimNode) else None
 
 
 @answers_for_caller
@@ -107,3 +102,4 @@ ATTRIBUTES: Mapping[type, Mapping[str, object]] = {
     torch.SymFloat: _OF_BOTH,
     torch.SymBool: {"real": property(_itself), **METHODS_OF_TRUTHS},
 }
+"""The attributes that sizes have meanwhile, by their class."""

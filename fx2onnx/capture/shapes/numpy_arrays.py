@@ -15,8 +15,8 @@ import torch
 
 from fx2onnx.base.code_patch import THREAD, Delegate, Why, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.python.file_names import ARRAYS, LENGTHS, SYMBOLIC, to_float, to_int
 from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.python.stand_ins import ARRAYS, LENGTHS, SYMBOLIC, to_float, to_int
 from fx2onnx.capture.shapes.numpy_functions import OF_UFUNCS, OTHERS, ndarray, tnp
 from fx2onnx.capture.shapes.shape_env import NOT_NUMPY
 from fx2onnx.capture.shapes.size_arguments import WHOLE

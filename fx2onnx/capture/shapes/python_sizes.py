@@ -15,25 +15,17 @@ import torch.nn.functional as F
 
 from fx2onnx.base.code_patch import THREAD, Patched, Why, WithHashOf, answers_for_caller, put_name, put_names
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.file_names import SYMBOLIC
+from fx2onnx.capture.python.stand_ins import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_literals, size_tensors
-from fx2onnx.capture.shapes.number_methods import ATTRIBUTES, Function, size_node
+from fx2onnx.capture.shapes.number_methods import ATTRIBUTES, Function
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_keys import hashing
-from fx2onnx.capture.shapes.size_math import (
-    FAST_LENGTHS,
-    IS_FINITE,
-    MATH,
-    NEEDS,
-    Formula,
-    Number,
-    has_result,
-)
-from fx2onnx.capture.shapes.symnode import may_be_size, sym_number, unwrap
+from fx2onnx.capture.shapes.size_math import FAST_LENGTHS, IS_FINITE, MATH, NEEDS, Formula, Number, has_result
+from fx2onnx.capture.shapes.symnode import may_be_size, size_node, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
 from fx2onnx.torchcompat.frames import asked_by_user, is_of_modules
 from fx2onnx.torchcompat.thread_state import list_device_constructors
-from fx2onnx.torchcompat.versions import find
+from fx2onnx.torchcompat.versions import SYMBOLIC_SHAPES
 
 
 def install_size_functions() -> dict[int, object]:
@@ -53,7 +45,7 @@ def install_size_functions() -> dict[int, object]:
 
 def _wrapped(functions: dict[int, object]) -> Iterator[Patched]:
     """The functions that take sizes, too; what stands for each is added to ``functions``."""
-    for why, wrapped in (*_WRAPPED, (Why.QUESTIONS, _questions()), (_LIBRARY, _of_libraries())):
+    for why, wrapped in (*_WRAPPED, (_LIBRARY, _of_libraries())):
         for space, name, wrap in wrapped:
             original = getattr(space, name)
             patched = _for_thread(original, wrap, space, name, why)
@@ -165,14 +157,6 @@ def _constraining(original: Function) -> Function:
     return lambda a, *, min, max=None: size_arguments.constrain(a, min, max)
 
 
-def _questions() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
-    """torch's own questions about sizes, where torch has loaded them."""
-    space = find("fx.experimental.symbolic_shapes")
-    if space is not None:
-        yield from ((space, name, _guarded) for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious"))
-        yield space, "constrain_range", _constraining
-
-
 @answers_for_caller
 def _extreme(op: str, original: Function) -> Function:
     def extreme(*values: Number, **keywords: object) -> object:
@@ -277,8 +261,24 @@ def _with_sizes_alone(wrap: Callable[[Function], Function], original: Function) 
     return chosen
 
 
+_OWN_CONTIGUOUS = torch.Tensor.contiguous
+
+
+@answers_for_caller
+def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> Number:
+    """The operator where a size is computed: torch asks first whether the example has one window."""
+    if THREAD.captures and memory_format is torch.contiguous_format and any(map(_is_computed, self.shape)):
+        return torch.ops.aten.contiguous.default(self)
+    return _OWN_CONTIGUOUS(self, memory_format=memory_format)
+
+
+def _is_computed(size: Number) -> bool:
+    return (node := size_node(size)) is not None and not node.constant and not node.value.as_symbol()
+
+
 _METHODS: Mapping[str, object] = {
-    name: _with_sizes_alone(wrap, getattr(torch.Tensor, name)) for name, wrap in size_arguments.METHODS.items()
+    "contiguous": _contiguous,
+    **{name: _with_sizes_alone(wrap, getattr(torch.Tensor, name)) for name, wrap in size_arguments.METHODS.items()},
 }
 _Wrapped: TypeAlias = tuple[object, str, Callable[..., Function]]
 _OF_PYTHON: tuple[_Wrapped, ...] = (
@@ -294,7 +294,13 @@ _OF_TORCH: tuple[_Wrapped, ...] = (
     *size_arguments.WRAPPED,
     *((space, name, functools.partial(_with_sizes_alone, wrap)) for space, name, wrap in size_arguments.OF_ARGUMENTS),
 )
-_WRAPPED = ((Why.PYTHON, _OF_PYTHON), (Why.SIZES, _OF_TORCH), (Why.METHODS, ((torch.SymInt, "__hash__", hashing),)))
+_QUESTIONS: tuple[_Wrapped, ...] = (
+    *((SYMBOLIC_SHAPES, name, _guarded) for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious")),
+    (SYMBOLIC_SHAPES, "constrain_range", _constraining),
+)
+_WRAPPED = (
+    (Why.PYTHON, _OF_PYTHON), (Why.SIZES, _OF_TORCH), (Why.METHODS, ((torch.SymInt, "__hash__", hashing),)), (Why.QUESTIONS, _QUESTIONS),
+)  # fmt: skip
 _LIBRARIES: Mapping[tuple[str, str], Callable[[Function], Function]] = {
     **{(name, "contract_path"): _planned for name in ("opt_einsum", "opt_einsum.contract")},
     **{(name, "next_fast_len"): functools.partial(_formula, formula) for name, formula in FAST_LENGTHS.items()},

@@ -14,22 +14,14 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.op_table import Op
 from fx2onnx.capture.rare_roads import road
 from fx2onnx.capture.reasons import with_inputs
-from fx2onnx.capture.shapes.size_math import from_one
 from fx2onnx.sizes.assumptions import Assumption, Condition, Guard, Specialization
 from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.facts import SizesOfRun
-from fx2onnx.sizes.following import follows_from
 from fx2onnx.sizes.relation import Relation, holds_at_all
-from fx2onnx.sizes.sets import EVERY, where_true
+from fx2onnx.sizes.sets import where_true
 from fx2onnx.sizes.solve import NO_EQUALITIES
-from fx2onnx.torchcompat.asked_code import (
-    asks_in,
-    asserted_by_user,
-    checked_by_user,
-    refused_by_torch,
-    sorts_strides,
-)
+from fx2onnx.torchcompat.asked_code import asks_in, asserted_by_user, checked_by_user, refused_by_torch, sorts_strides
 from fx2onnx.torchcompat.caught_errors import is_caught
 from fx2onnx.torchcompat.frames import asked_by_user, user_location
 from fx2onnx.torchcompat.source_ast import Stretch
@@ -52,8 +44,6 @@ KEEP_TENSORS = (
     "torch.while_loop for a loop that the data ends",
 )
 
-_MOST_TRIED = 1000
-"""Sizes at which a relation of real numbers is tried."""
 _ONES = ((1, 1, 1), (1, 2, 3), (2, 1, 3), (3, 2, 1))
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
 
@@ -167,11 +157,7 @@ class ShapeEnv(SizesOfRun):
         return size
 
     def assume(
-        self,
-        what: str | Relation,
-        where: SourceLocation | None,
-        text: str = "",
-        error: type[Exception] | None = None,
+        self, what: str | Relation, where: SourceLocation | None, text: str = "", error: type[Exception] | None = None
     ) -> None:
         """Take for true what ends the run with an ``error`` where it is false; the report says ``text`` of it, where there is one."""
         is_learnt = self.equate(what) if isinstance(what, Relation) else True
@@ -219,43 +205,6 @@ class ShapeEnv(SizesOfRun):
             self.assume(relation, user_location())
         elif known is False or not (known or self.check(relation)):
             raise UnmetNeed(f"{self.during or 'an operator'} needs {relation}")
-
-    def is_met(self, sign: str, one: Scalar, other: Scalar) -> bool:
-        """Return whether a need of Python's arithmetic, which raises an error elsewhere, is met at the example's sizes;
-        at the others it is a condition, or checked in the file.
-        """
-        known = self.certain(sign, one, other)
-        if known is not None or certain(sign, from_one(one), from_one(other), self.facts.signed):
-            return known is not False
-        relation = Relation(sign, (one, other))
-        error = ZeroDivisionError if sign == "ne" else ValueError
-        if relation.symbols() & self.unbacked:
-            self.assume(relation, user_location(), error=error)
-            return True
-        known = self.facts.is_settled(relation)
-        if known is None:
-            known = self._follows_on_the_way(relation)
-        if known is not None:
-            return known
-        if relation.at(self.decides_at) is False:
-            return False
-        return self.decided(relation) if is_caught(error) else self.check(relation)
-
-    def _follows_on_the_way(self, relation: Relation) -> bool | None:
-        """The truth of a relation where Python decided by sizes as it did on its way."""
-        decided = [*self.facts.supposed, *(guard.relation for guard in self.guards.values())]
-        known = follows_from(decided, relation)
-        names = relation.symbols()
-        if known is not None or len(names) != 1:
-            return known
-        (name,) = names
-        true, left = where_true(relation), EVERY
-        for sizes in (where_true(each) for each in decided if each.symbols() == names):
-            left = left if sizes is None else left & sizes
-        if true is not None:
-            return True if left & true == left else None
-        excluded = [size for size in range(1, _MOST_TRIED) if relation.at({name: size}) is False]  # of real numbers
-        return True if excluded and not any(size in left for size in excluded) else None
 
     def expect_of_data(self, relation: Relation) -> None:
         """torch checks ``relation``; that there is anything at all is none of a file's matters, unless the user asks for it."""
@@ -308,7 +257,7 @@ class ShapeEnv(SizesOfRun):
         """
         by_user = by_python and (by_user or asked_by_user())
         tracer = self.tracer() if by_user else None
-        if tracer is not None and tracer.has_loops:
+        if tracer is not None and tracer.branching.has_loops:
             goes_on: bool | None = tracer.plugin("loops").tests.at_head(relation)
             if goes_on is not None:
                 return goes_on

@@ -42,7 +42,7 @@ def hashing(original: Callable[[torch.SymInt], int]) -> Callable[[torch.SymInt],
         if _calls_cached(frame):
             return by_text
         found = None if of_data else _table_at(frame)
-        if found is None and of_data and THREAD.tracer.has_loops and THREAD.tracer.plugin("loops").open:
+        if found is None and of_data and THREAD.tracer.branching.has_loops and THREAD.tracer.plugin("loops").open:
             raise THREAD.tracer.plugin("loops").refused(*_KEY_OF_TURN)
         if found is None:
             return hash(int(self))

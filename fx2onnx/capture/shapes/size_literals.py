@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.file_names import LENGTHS
+from fx2onnx.capture.python.stand_ins import LENGTHS
 from fx2onnx.capture.shapes.size_arguments import WHOLE
 from fx2onnx.capture.shapes.size_math import Number
 from fx2onnx.capture.shapes.symnode import sym_number

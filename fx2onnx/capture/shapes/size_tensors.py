@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from fx2onnx.base.code_patch import THREAD, answers_for_caller
-from fx2onnx.capture.python.file_names import to_int
+from fx2onnx.capture.python.stand_ins import to_int
 from fx2onnx.capture.shapes import size_literals
 from fx2onnx.capture.shapes.size_math import Number
-from fx2onnx.capture.shapes.symnode import DimNode
 from fx2onnx.torchcompat.pytrees import pytree
 
 Function: TypeAlias = Callable[..., Number]
@@ -26,26 +25,7 @@ def _bytes(self: torch.Tensor) -> Number:
     return self.numel() * self.element_size()
 
 
-@answers_for_caller
-def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> Number:
-    """The operator where a size is computed: torch asks first whether the example has one window."""
-    if THREAD.captures and memory_format is torch.contiguous_format and any(map(_is_computed, self.shape)):
-        return torch.ops.aten.contiguous.default(self)
-    return _OWN_CONTIGUOUS(self, memory_format=memory_format)
-
-
-def _is_computed(size: Number) -> bool:
-    return (
-        _is_size(size) and isinstance(size.node, DimNode) and not size.node.constant and not size.node.value.as_symbol()
-    )
-
-
-_OWN_CONTIGUOUS = torch.Tensor.contiguous
-METHODS: dict[str, object] = {
-    **size_literals.METHODS,
-    "nbytes": property(_bytes),
-    "contiguous": _contiguous,
-}
+METHODS: dict[str, object] = {**size_literals.METHODS, "nbytes": property(_bytes)}
 """The methods of ``torch.Tensor`` that take sizes."""
 
 
@@ -244,12 +224,7 @@ def _bartlett_window(
 
 @answers_for_caller
 def _kaiser_window(
-    window_length: Number,
-    periodic: bool = True,
-    beta: float = 12.0,
-    *,
-    dtype: Number = None,
-    device: Number = None,
+    window_length: Number, periodic: bool = True, beta: float = 12.0, *, dtype: Number = None, device: Number = None
 ) -> Number:
     """I0(beta sqrt(1 - (2 i / (n - 1) - 1)^2)) / I0(beta)"""
     place = _across_window(window_length, periodic, dtype, device)

@@ -401,6 +401,12 @@ def sym_number(env: ShapeEnv, value: Scalar) -> Any:
     return sym_int(env, value)
 
 
+def size_node(item: object) -> DimNode | None:
+    """The node of a symbolic size; None for anything else."""
+    node = item.node if type(item) in (torch.SymInt, torch.SymFloat) else None  # type: ignore[attr-defined]
+    return node if isinstance(node, DimNode) else None
+
+
 @answers_for_caller
 def may_be_size(value: Any) -> bool:
     """Return whether the value, or one in it, is a symbolic size or a tensor of one number, which may be one."""

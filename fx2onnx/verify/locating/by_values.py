@@ -19,7 +19,7 @@ from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.judge.constants import SKETCH_ALIKE
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import NO_KERNELS, Verdict
-from fx2onnx.torchcompat.dispatch import EagerMode
+from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.verify.compare import SAMPLE
 from fx2onnx.verify.eager import Eager, placed

@@ -10,13 +10,14 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.attempt import Attempt, Branching, Failed, Outcome, Program, Recorded, Request
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Program, Recorded, Request
 from fx2onnx.capture.branches import explore
 from fx2onnx.capture.branches.explore import joined_paths
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
 from fx2onnx.capture.options import CaptureOptions, Patches
 from fx2onnx.capture.python.inputs import bind
-from fx2onnx.capture.recording.decisions import Choice, DecisionTrace
+from fx2onnx.capture.recording.decisions import Branching, Choice, DecisionTrace
+from fx2onnx.capture.recording.nested import nested
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.torchcompat.capture_modes import capture_modes
@@ -90,7 +91,7 @@ def test_within_a_nested_graph_nothing_is_decided() -> None:
     trace = DecisionTrace((Choice(True),))
     tracer = tracer_of()
     (x,) = inputs_of(tracer, (4,))
-    with tracer.values.nested(), pytest.raises(UserError):
+    with nested(tracer.values), pytest.raises(UserError):
         trace.choose(tracer.values, tracer.sizes, tracer.values.node_of(x), ERROR)
     assert trace.undecided is None
 

@@ -10,7 +10,7 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.recording.aliasing import regenerated, write
+from fx2onnx.capture.recording.aliasing import carried_back, regenerated
 from fx2onnx.capture.recording.values import Memory, Step, View
 from fx2onnx.capture.registry import Kind
 from tests.capture.recorded import entries
@@ -89,8 +89,8 @@ def test_a_write_through_a_view_is_what_eager_leaves_in_memory(func: Any, args: 
     memory = Memory(calls.graph.placeholder("base"), info_of(base))
     step = step_of(func, args, result, output)
     shown = calls.graph.placeholder("shown")
-    write(calls, View(memory, (step,), shown, step.info, 0, seen), calls.graph.placeholder("value"))
-    assert memory.version == 1
+    view = View(memory, (step,), shown, step.info, 0, seen)
+    memory.node = carried_back(calls, view, calls.graph.placeholder("value"), False)
     again = regenerated(calls, memory.present(), (step,))
     after, reread = calls.computed([memory.node, again], base.clone(), seen.clone(), value)
     assert torch.equal(reread, value)
@@ -122,7 +122,7 @@ def test_a_write_reaches_the_base_through_each_step() -> None:
         Step(aten.select.int, (turned, 0, 1), {}, info_of(row), None),
     )
     value = calls.graph.placeholder("value")
-    write(calls, View(memory, steps, value, info_of(row), 0, row), value)
+    memory.node = carried_back(calls, View(memory, steps, value, info_of(row), 0, row), value, False)
     (after,) = calls.computed([memory.node], base.clone(), torch.ones(3, 2))
     row.fill_(1)
     assert torch.equal(after, base)
@@ -140,9 +140,8 @@ def test_elements_shown_twice_take_one_number_only(func: Any, args: Any) -> None
     node = calls.graph.placeholder("base")
     view = View(Memory(node, info_of(args[0])), (step,), node, step.info, 0, seen)
     with pytest.raises(UserError, match="shows elements of its memory twice"):
-        write(calls, view, node)
-    write(calls, view, node, is_one_number=True)
-    assert view.memory.version == 1
+        carried_back(calls, view, node, False)
+    assert carried_back(calls, view, node, True) is not node
 
 
 def test_a_view_without_an_inverse_is_refused() -> None:
@@ -150,4 +149,4 @@ def test_a_view_without_an_inverse_is_refused() -> None:
     node = calls.graph.placeholder("base")
     step = Step(aten.unfold.default, (BASE, 2, 2, 2), {}, info_of(BASE.unfold(2, 2, 2)), None)
     with pytest.raises(UserError, match=r"a view made by aten\.unfold\.default"):
-        write(calls, View(Memory(node, info_of(BASE)), (step,), node, step.info, 0, BASE), node)
+        carried_back(calls, View(Memory(node, info_of(BASE)), (step,), node, step.info, 0, BASE), node, False)

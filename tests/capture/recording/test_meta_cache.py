@@ -382,3 +382,23 @@ def test_what_an_operator_needs_is_checked_whoever_needed_it_before(monkeypatch:
     monkeypatch.setattr(meta_cache, "_SHARED", {})
     checks_of(lambda rows: (F.max_pool1d(rows.cos(), 3, 2), F.max_pool1d(rows.tan(), 3)))
     assert checks_of(lambda rows: rows) == before
+
+
+def test_a_call_is_tried_on_its_real_kernel_until_it_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In later exports, too, unless sizes are others; a call that is refused is refused again."""
+    tried: list[object] = []
+
+    def check(env: object, func: object, *_: object) -> None:
+        tried.append(func)
+        if len(tried) == 1:
+            raise RuntimeError("the kernel refuses it")
+
+    monkeypatch.setattr(meta_cache, "check_sizes", check)
+    pool, counts = torch.nn.MaxPool2d(2), []
+    with pytest.raises(fx2onnx.UserError, match="the kernel refuses it"):
+        fx2onnx.export(pool, (torch.ones(1, 3, 7, 13),), None)
+    for sizes in ((1, 3, 7, 13), (1, 3, 7, 13), (1, 3, 7, 15)):
+        for dynamic in (None, ({0: "n"},)):
+            fx2onnx.export(pool, (torch.ones(sizes),), None, dynamic_shapes=dynamic)
+            counts.append(len(tried))
+    assert counts == [2, 3, 3, 3, 4, 5]

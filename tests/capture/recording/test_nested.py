@@ -7,6 +7,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.recording.control_flow import _as_tensor
+from fx2onnx.capture.recording.nested import nested
 from tests.capture.recorded import N, calls, handling, info, inputs_of, tracer_of
 
 aten = torch.ops.aten
@@ -46,7 +47,7 @@ def test_nodes_of_a_nested_graph_stay_inside() -> None:
     tracer = tracer_of()
     (x,) = inputs_of(tracer, (2,))
     with handling(tracer):
-        with tracer.values.nested() as graph, tracer.mode:
+        with nested(tracer.values) as graph, tracer.mode:
             y = x.sigmoid()
         assert tracer.values.node_of(y).graph is graph
         with tracer.mode:
@@ -60,7 +61,7 @@ def test_writes_to_outer_tensors_are_refused_and_undone() -> None:
     (x,) = inputs_of(tracer, (2,))
     node = tracer.values.node_of(x)
     with handling(tracer):
-        with pytest.raises(UserError, match="writes into a tensor from outside"), tracer.values.nested(), tracer.mode:
+        with pytest.raises(UserError, match="writes into a tensor from outside"), nested(tracer.values), tracer.mode:
             x.add_(1)
         assert tracer.values.graph is tracer.values.root
     assert tracer.values.views[id(x)].node is node

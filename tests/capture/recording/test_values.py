@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.recording.nested import nested
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import NeedsDecomposition, dims_of, tensor_info
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -86,7 +87,7 @@ def test_a_fake_of_unknown_origin(whole: bool, error: type[BaseException]) -> No
 def test_inputs_of_nested_graphs_are_no_sources() -> None:
     tracer = tracer_of()
     (x,) = inputs_of(tracer, (2,))
-    with tracer.values.nested() as graph:
+    with nested(tracer.values) as graph:
         node = tracer.values.add_input("arg_0", tracer.values.new_fake((2,), torch.float32))
     assert node.graph is graph
     assert list(tracer.values.sources) == [tracer.values.node_of(x)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -10,10 +11,18 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
+from fx2onnx.torchcompat.dispatch import no_dispatch
 
 Value: TypeAlias = Any
 """A value of TorchScript: tensors, numbers, lists, objects."""
 Function: TypeAlias = Callable[..., Value]
+
+
+@functools.cache
+def _dtype(number: int | None) -> torch.dtype | None:
+    """The dtype that TorchScript has as a number."""
+    with no_dispatch():
+        return None if number is None else torch.ops.aten.empty.memory_format([0], dtype=number).dtype
 
 
 def _number(value: Value) -> Value:
@@ -48,17 +57,19 @@ _OF_NUMBERS: dict[str, Function] = {
 _OF_LISTS: dict[str, Function] = {
     "aten::append": lambda values, value: (values.append(value), values)[1],
     "aten::__getitem__": operator.getitem, "aten::add": operator.add, "aten::mul": operator.mul,
-    "aten::_set_item": _stored, "aten::len": len, "aten::eq": operator.eq, "aten::ne": operator.ne,
+    "aten::_set_item": _stored, "aten::eq": operator.eq, "aten::ne": operator.ne,
     "aten::slice": lambda values, start=None, end=None, step=1: values[start:end:step],
     "aten::__contains__": operator.contains, "aten::keys": lambda table: [*table], "aten::list": list,
     "aten::values": lambda table: [*table.values()], "prim::min": lambda values: min(values), "prim::max": max,
+    "aten::tensor": lambda data, dtype=None, *_: torch.tensor(data, dtype=_dtype(dtype)),
     "aten::format": lambda text, *values: text.format(*values),
 }  # fmt: skip
 _OF_ANYTHING: dict[str, Function] = {
     "prim::ListConstruct": lambda *values: [*values], "prim::TupleConstruct": lambda *values: values,
     "prim::DictConstruct": lambda *values: dict(zip(values[::2], values[1::2], strict=True)),
     "prim::unchecked_cast": lambda value: value, "prim::unchecked_unwrap_optional": lambda value: value,
-    "prim::NumToTensor": lambda value: value, "aten::Int": _number, "aten::IntImplicit": _number,
+    "aten::len": lambda value: value.shape[0] if isinstance(value, torch.Tensor) else len(value),
+    "aten::wait": lambda value: value, "prim::NumToTensor": lambda value: value, "aten::Int": _number, "aten::IntImplicit": _number,
     "aten::ScalarImplicit": _number, "aten::Float": lambda value: _number(value) * 1.0,
     "aten::Bool": lambda value: bool(_decided(_number(value))), "aten::FloatImplicit": _number,
     "prim::Uninitialized": lambda: None, "prim::TupleIndex": operator.getitem, "aten::warn": lambda *_: None,
@@ -96,6 +107,8 @@ def _graph_of(function: Value) -> torch._C.Graph | None:
     """The graph with all calls inlined, where Python can run it."""
     graph = function.graph.copy()
     torch._C._jit_pass_inline(graph)
+    torch._C._jit_pass_inline_fork_wait(graph)
+    torch._C._jit_pass_inline(graph)  # calls within what was forked
     return graph if _is_known(graph) else None
 
 

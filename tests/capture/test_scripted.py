@@ -100,6 +100,30 @@ def test_a_scripted_function() -> None:
     check(Calls(), (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
 
 
+@torch.jit.script
+def weighed(x, weight: float):
+    return torch.stack([row * weight for row in x.t()]).sum(0) * len(x)
+
+
+@torch.jit.script
+def in_parallel(x, count: int):
+    """Strided parts, each by a task of its own, and put back where they were."""
+    tasks = [torch.jit.fork(weighed, x[part::count], 0.5 + part) for part in range(count)]
+    out = torch.zeros(x.size(0), dtype=x.dtype)
+    for part, task in enumerate(tasks):
+        out[part::count] = torch.jit.wait(task)
+    return out, torch.tensor([1.5, 2.1], dtype=torch.float64)
+
+
+class Parallel(nn.Module):
+    def forward(self, x):
+        return in_parallel(x + 0, 2)
+
+
+def test_tasks_of_a_scripted_function() -> None:
+    check(Parallel(), (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
+
+
 def test_traced() -> None:
     class Traced(nn.Module):
         def forward(self, x):

@@ -49,6 +49,7 @@ FAMILIES: dict[tuple[str, str], str] = {
     """,
     (MICROSOFT, "integers"): "QGemm",
     (MICROSOFT, "choices"): "DynamicTimeWarping",
+    (MICROSOFT, "regions"): "CropAndResize",
     (MICROSOFT, "lines"): "Gelu",
     (MICROSOFT, "pools"): "NhwcMaxPool",
     (MICROSOFT, "rows"): "RotaryEmbedding",

@@ -1,14 +1,16 @@
-"""Regions of images, cut into cells: RoiAlign and MaxRoiPool."""
+"""Regions of images: RoiAlign, MaxRoiPool and CropAndResize."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.fast.compiled import compiled, f32
+from fx2onnx.runner.fast.compiled import compiled, f32, i32
+from fx2onnx.semantics.kernels.contrib.arrays import crop_and_resize, cropped
 from fx2onnx.semantics.kernels.pool import region_cells
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.types import FLOAT32, INT64, Array
@@ -147,3 +149,48 @@ def call_MaxRoiPool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spati
     rows, columns = region_cells(rois[:, 1:], spatial_scale, dims, x.shape[2:])
     _largest(np.require(x, FLOAT32, ["C", "W"]), samples, rows, columns, np.empty(x.shape[3], FLOAT32), y)
     return y
+
+
+@compiled
+def _crop(x: Array, rows: Array, columns: Array, samples: Array, value: Any, places: Array, y: Array) -> None:
+    """Bilinear. Shapes: x [N, C, H, W], rows [boxes, high], columns [boxes, wide], y [boxes, C, high, wide]; places [2, wide] is scratch."""
+    tall, broad = x.shape[2] - 1, x.shape[3] - 1
+    for box in range(len(y)):
+        for j in range(y.shape[3]):
+            u = columns[box, j]
+            is_inside = u >= f32(0) and u <= f32(broad)
+            places[0, j] = i32(np.floor(u)) if is_inside else i32(-1)
+            places[1, j] = i32(np.ceil(u)) if is_inside else i32(-1)
+        for c in range(y.shape[1]):
+            image = x[samples[box], c]
+            for i in range(y.shape[2]):
+                v, line = rows[box, i], y[box, c, i]
+                if not (v >= f32(0) and v <= f32(tall)):
+                    line[:] = value
+                    continue
+                top, bottom = image[i32(np.floor(v))], image[i32(np.ceil(v))]
+                down = v - np.floor(v)
+                for j in range(line.size):
+                    left, right = places[0, j], places[1, j]
+                    if left < 0:
+                        line[j] = value
+                        continue
+                    across = columns[box, j] - f32(left)
+                    above = top[left] * (f32(1) - across) + top[right] * across
+                    below = bottom[left] * (f32(1) - across) + bottom[right] * across
+                    line[j] = above * (f32(1) - down) + below * down
+
+
+def _crop_of(x: Array, rows: Array, columns: Array, samples: Array, value: float, mode: str) -> Array:
+    if x.dtype != FLOAT32 or mode != "bilinear":
+        return cropped(x, rows, columns, samples, value, mode)
+    y, room = (
+        np.empty((len(rows), x.shape[1], rows.shape[1], columns.shape[1]), FLOAT32),
+        np.empty((2, columns.shape[1]), i32),
+    )
+    image, rows, columns = (np.require(one, FLOAT32, ["C", "W"]) for one in (x, rows, columns))
+    _crop(image, rows, columns, np.require(samples, np.int32, ["C", "W"]), f32(value), room, y)
+    return y
+
+
+call_CropAndResize: Any = partial(crop_and_resize, crop=_crop_of)

@@ -254,32 +254,9 @@ def dynamic_time_warping(costs: Array, *, ways: Callable[[Array], Array] = _ways
     return np.asarray(path[::-1], np.int32).reshape(-1, 2).T.copy()
 
 
-@kernel("CropAndResize", domain=MICROSOFT, shape_inputs=(3,))
-def crop_and_resize(
-    x: Array,
-    rois: Array,
-    batch_indices: Array,
-    crop_size: Array,
-    *,
-    mode: str = "bilinear",
-    extrapolation_value: float = 0.0,
-) -> Array:
-    """Boxes [y1, x1, y2, x2] of images, in shares of their sizes, each resized to ``crop_size``."""
-    if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or batch_indices.shape != (len(rois),):
-        raise ValueError(f"images {list(x.shape)}, boxes {list(rois.shape)} and {list(batch_indices.shape)} do not fit")
-    if mode not in ("bilinear", "nearest"):
-        raise ValueError(f"the mode is {mode!r}")
-    high, wide = ints(crop_size)
-    if high < 1 or wide < 1:
-        raise ValueError(f"crop_size is {[high, wide]}")
-    if len(rois) and not 0 <= batch_indices.min() <= batch_indices.max() < len(x):
-        raise IndexError(f"batch_indices up to {batch_indices.max()} for {len(x)} images")
-    check_shape((len(rois), x.shape[1], high, wide), x.dtype)
-    if not x.size:
-        return np.full((len(rois), x.shape[1], high, wide), extrapolation_value, x.dtype)
-    edges, limit = rois.astype(np.float32), np.asarray(x.shape[2:]) - 1
-    rows = _places(edges[:, 0], edges[:, 2], high, x.shape[2])[:, :, None]
-    columns = _places(edges[:, 1], edges[:, 3], wide, x.shape[3])[:, None]
+def cropped(x: Array, rows: Array, columns: Array, batch_indices: Array, value: float, mode: str) -> Array:
+    """The images at the positions of their boxes. Shapes: x [N, C, H, W], rows [boxes, high], columns [boxes, wide]."""
+    rows, columns, limit = rows[:, :, None], columns[:, None], np.asarray(x.shape[2:]) - 1
     inside = (rows >= 0) & (rows <= limit[0]) & (columns >= 0) & (columns <= limit[1])
     rows, columns = (np.clip(np.nan_to_num(one), 0, most) for one, most in zip((rows, columns), limit, strict=True))
     images, sample = np.ascontiguousarray(x.transpose(0, 2, 3, 1)), batch_indices[:, None, None]
@@ -298,8 +275,38 @@ def crop_and_resize(
         lines[0] *= 1 - down
         lines[1] *= down
         y = np.add(lines[0], lines[1], out=lines[0])
-    y = np.where(inside[..., None], y, np.asarray(extrapolation_value, x.dtype))
+    y = np.where(inside[..., None], y, np.asarray(value, x.dtype))
     return np.ascontiguousarray(y.transpose(0, 3, 1, 2))
+
+
+@kernel("CropAndResize", domain=MICROSOFT, shape_inputs=(3,))
+def crop_and_resize(
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    crop_size: Array,
+    *,
+    mode: str = "bilinear",
+    extrapolation_value: float = 0.0,
+    crop: Callable[..., Array] = cropped,
+) -> Array:
+    """Boxes [y1, x1, y2, x2] of images, in shares of their sizes, each resized to ``crop_size``."""
+    if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or batch_indices.shape != (len(rois),):
+        raise ValueError(f"images {list(x.shape)}, boxes {list(rois.shape)} and {list(batch_indices.shape)} do not fit")
+    if mode not in ("bilinear", "nearest"):
+        raise ValueError(f"the mode is {mode!r}")
+    high, wide = ints(crop_size)
+    if high < 1 or wide < 1:
+        raise ValueError(f"crop_size is {[high, wide]}")
+    if len(rois) and not 0 <= batch_indices.min() <= batch_indices.max() < len(x):
+        raise IndexError(f"batch_indices up to {batch_indices.max()} for {len(x)} images")
+    check_shape((len(rois), x.shape[1], high, wide), x.dtype)
+    if not x.size:
+        return np.full((len(rois), x.shape[1], high, wide), extrapolation_value, x.dtype)
+    edges = rois.astype(np.float32)
+    rows = _places(edges[:, 0], edges[:, 2], high, x.shape[2])
+    columns = _places(edges[:, 1], edges[:, 3], wide, x.shape[3])
+    return crop(x, rows, columns, batch_indices, extrapolation_value, mode)
 
 
 def _places(low: Array, top: Array, count: int, size: int) -> Array:

@@ -282,9 +282,10 @@ class FolderOptions:
         """``drafter``; ``form`` is that of the cache. Raises UserError E001 where options exclude each other."""
         if self.drafter is None:
             return None
-        if self.drafter != "mtp" and not os.path.isdir(os.path.expanduser(self.drafter)):
+        is_path = isinstance(self.drafter, str | os.PathLike)
+        if self.drafter != "mtp" and not (is_path and os.path.isdir(os.path.expanduser(self.drafter))):
             step = "--drafter mtp, or the folder of an EAGLE-3 drafter"
-            raise UserError("E001", f"--drafter {self.drafter} is neither mtp nor a folder", next=step)
+            raise UserError("E001", f"--drafter {self.drafter!r:.60} is neither mtp nor a folder", next=step)
         other = {"static": "--cache static", "paged": "--cache paged", "grouped": "fused forms"}.get(form, "")
         other = other or ("--logits last" if self.logits == "last" else "")
         if not self.task.endswith("-with-past"):

@@ -446,6 +446,7 @@ def test_a_drafter_that_does_not_fit(more: dict[str, Any], why: str, tmp_path: P
     [
         ({"drafter": "mtp"}, "E601", "num_mtp_layers"),
         ({"drafter": "eagle"}, "E001", "mtp"),
+        ({"drafter": 3}, "E001", "mtp"),
         ({"drafter": "mtp", "logits": "last"}, "E001", "--logits last"),
         ({"drafter": "mtp", "cache": "static"}, "E001", "--cache static"),
     ],

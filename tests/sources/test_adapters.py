@@ -345,6 +345,8 @@ def test_tokens(tmp_path: Path) -> None:
         (lambda base, folder: _said(folder, target_parameters=["w"]), "E601", "target_parameters"),
         (lambda base, folder: _said(folder, alpha_pattern={"(a+)+$": 3}), "E601", "expressions"),
         (lambda base, folder: _said(folder, lora_alpha="many"), "E302", "lora_alpha"),
+        (lambda base, folder: _said(folder, lora_alpha=float("nan")), "E302", "lora_alpha is nan"),
+        (lambda base, folder: _said(folder, lora_alpha=float("inf")), "E302", "lora_alpha is inf"),
         (lambda base, folder: (folder / "adapter_model.safetensors").unlink(), "E302", "has no weights"),
         (lambda base, folder: (folder / "adapter_model.safetensors").write_bytes(b"1"), "E302", "adapter_model"),
         (lambda base, folder: (folder / "adapter_config.json").unlink(), "E302", "adapter_config.json"),

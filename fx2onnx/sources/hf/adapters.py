@@ -184,6 +184,6 @@ def _scale(stated: Mapping[str, object], name: str, rank: int) -> float:
         )
     own = next((alpha for key, alpha in patterns.items() if f".{name}".endswith(f".{key}")), None)
     alpha = stated.get("lora_alpha", rank) if own is None else own
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not rank:
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha) or not rank:
         raise UserError("E302", "cannot read the adapter", why=f"lora_alpha is {alpha!r:.60}, the rank {rank}")
     return float(alpha) / (math.sqrt(rank) if stated.get("use_rslora") else rank)

@@ -241,6 +241,7 @@ OTHERS = [
     row("mlp_mixer_pytorch", "MLPMixer", call("mlp_mixer_pytorch.MLPMixer", image_size=32, channels=3, patch_size=8, dim=16, depth=1, num_classes=5), "batch 3 32 32"),
     row("g_mlp_pytorch", "gMLPVision", call("g_mlp_pytorch.gMLPVision", image_size=32, patch_size=8, num_classes=5, dim=16, depth=1), "batch 3 32 32"),
     row("res_mlp_pytorch", "ResMLP", call("res_mlp_pytorch.ResMLP", image_size=32, patch_size=8, dim=16, depth=1, num_classes=5), "batch 3 32 32"),
+    row("video_diffusion_pytorch", "Unet3D", call("video_diffusion_pytorch.Unet3D", dim=8, dim_mults=(1, 2), attn_heads=2, attn_dim_head=8), "batch 3 frames height width", "int10 batch", frames=7),
     row("timesformer_pytorch", "TimeSformer", call("timesformer_pytorch.TimeSformer", dim=32, image_size=32, patch_size=8, num_frames=4, num_classes=5, depth=1, heads=2, dim_head=16), "batch 4 3 32 32"),
     row("axial_attention", "AxialAttention", call("axial_attention.AxialAttention", dim=16, dim_index=1, heads=2, num_dimensions=2), "batch 16 height width"),
     row("denoising_diffusion_pytorch", "Unet", call("denoising_diffusion_pytorch.Unet", dim=8, dim_mults=(1, 2), channels=3, full_attn=(False, True)), "batch 3 height width", "int9 batch"),

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
 import torch
 
 from studies.third_party.spec import Applied, Row, apply, at, call, first, row, tensors, trained
@@ -168,9 +174,21 @@ def _policy(name: str, algorithm: str, box: bool, **options: object) -> Row:
     return row("stable_baselines3", f"{algorithm} {name}{', box' if box else ''}", build, "batch 4")
 
 
+def _fixed_steps() -> torch.nn.Module:
+    field = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+
+    def solved(y: torch.Tensor) -> object:
+        times = torch.linspace(0, 1, 4)
+        return at("torchode.solve_ivp")(lambda t, y: field(y), y, times, method="heun", controller=at("torchode.FixedStepController")(), dt0=torch.full((y.shape[0],), 0.1)).ys
+
+    return Applied(solved, field)
+
+
 PHYSICS = [
     *(_solver("torchdiffeq", "odeint", method=name) for name in ("euler", "midpoint", "rk4", "explicit_adams", "implicit_adams", "heun3")),
     row("torchdiffeq", "odeint, dopri5", lambda: Applied(lambda x: at("torchdiffeq.odeint")(lambda t, y: -y, x, torch.linspace(0, 1, 3), method="dopri5")), "batch 2"),
+    *(row("torchode", f"solve_ivp, {method}", lambda method=method: Applied(lambda y: at("torchode.solve_ivp")(lambda t, y: -y, y, torch.linspace(0, 1, 4), method=method).ys), "batch 2") for method in ("dopri5", "tsit5")),
+    row("torchode", "solve_ivp, heun in fixed steps", _fixed_steps, "batch 2"),
     row("torchcde", "natural cubic spline", apply("torchcde.natural_cubic_coeffs"), "batch 8 3"),
     row("torchcde", "hermite cubic spline", apply("torchcde.hermite_cubic_coefficients_with_backward_differences"), "batch 8 3"),
     row("torchcde", "linear interpolation", apply("torchcde.linear_interpolation_coeffs"), "batch 8 3"),
@@ -210,7 +228,8 @@ PHYSICS = [
     row("torchrl", "DecisionTransformer", lambda: _decisions(), "batch length 3", "batch length 2", "batch length 1"),
     row("torchrl", "DTActor noisy linear", call("torchrl.modules.NoisyLinear", 4, 2), "batch 4"),
     row("botorch", "SingleTaskGP", lambda: _surrogate(), "rows 2"),
-    row("lerobot", "ACT sinusoidal positions", lambda: first(at("lerobot.policies.act.modeling_act.ACTSinusoidalPositionEmbedding2d")(8)), "batch 3 height width"),
+    row("lerobot", "SmolVLA", lambda: _smolvla(), "batch 3 32 32", "int20 batch length", "batch 8", "batch 4 8"),
+    row("lerobot", "ACT sinusoidal positions", lambda: first(_policy_code("act.modeling_act").ACTSinusoidalPositionEmbedding2d(8)), "batch 3 height width"),
 ]
 
 
@@ -219,6 +238,36 @@ def _actor(algorithm: str) -> torch.nn.Module:
     see, act = spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,))
     policy = at(f"stable_baselines3.{algorithm}.policies.MlpPolicy")(see, act, lambda _: 1e-3)
     return first(policy.actor, deterministic=True) if algorithm == "sac" else policy.actor
+
+
+def _policy_code(name: str) -> Any:
+    """A file of lerobot's policies, without the other ones, some of which need other packages."""
+    rest = ModuleType("lerobot.policies")
+    rest.__path__ = [str(Path(at("lerobot").__file__).with_name("policies"))]
+    sys.modules.setdefault(rest.__name__, rest)
+    return importlib.import_module(f"lerobot.policies.{name}")
+
+
+def _smolvla() -> torch.nn.Module:
+    """A small SmolVLA: attention over an image, words and a state, then two steps of denoising by its expert."""
+    config, expert = at("transformers.SmolVLMConfig"), _policy_code("smolvla.smolvlm_with_expert")
+    layers = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**layers, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 32, "pad_token_id": 0, "model_type": "llama"}
+    made = config(vision_config={**layers, "image_size": 32, "patch_size": 8}, text_config=text, scale_factor=2, image_token_id=31)
+    special = SimpleNamespace(fake_image_token_id=30, global_image_token_id=29)
+    given = {"AutoConfig": made, "AutoProcessor": SimpleNamespace(tokenizer=special)}
+    for name, value in given.items():
+        setattr(expert, name, SimpleNamespace(from_pretrained=lambda _, value=value: value))
+    package = _policy_code("smolvla.modeling_smolvla")
+    options = {"chunk_size": 4, "n_action_steps": 4, "max_state_dim": 8, "max_action_dim": 8, "num_steps": 2, "num_vlm_layers": 2}
+    net = package.VLAFlowMatching(package.SmolVLAConfig(**options, load_vlm_weights=False, device="cpu")).float()
+
+    def acted(image: torch.Tensor, words: torch.Tensor, state: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        seen = torch.ones_like(state[:, 0], dtype=torch.bool)
+        actions: torch.Tensor = net.sample_actions([image], [seen], words, words > 0, state, noise=noise)
+        return actions
+
+    return Applied(acted, net)
 
 
 def _decisions() -> torch.nn.Module:

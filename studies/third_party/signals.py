@@ -156,6 +156,11 @@ SPIKING = [
     row("norse", "LIFAdExLayer", lambda: first(at("norse.torch.module.lif_adex.LIFAdExLayer")(6, 4)), "steps batch 6"),
     row("ncps", "CfC", lambda: first(at("ncps.torch.CfC")(4, 8)), "batch length 4"),
     row("ncps", "CfC, wired", lambda: first(at("ncps.torch.CfC")(4, at("ncps.wirings.AutoNCP")(12, 3))), "batch length 4"),
+    *(row("sinabs", name, call(f"sinabs.layers.{name}", **options), "batch steps 6") for name, options in {"IAF": {}, "LIF": {"tau_mem": 10.0}, "ExpLeak": {"tau_mem": 10.0}, "ALIF": {"tau_mem": 10.0, "tau_adapt": 20.0}}.items()),
+    row("sinabs", "LIFRecurrent", lambda: at("sinabs.layers.LIFRecurrent")(tau_mem=10.0, rec_connect=torch.nn.Linear(6, 6)), "batch steps 6"),
+    row("s5", "S5", call("s5.S5", 4, 8), "batch length 4"),
+    row("s5", "S5, both directions", call("s5.S5", 4, 8, bidir=True), "batch length 4"),
+    row("s5", "S5Block", call("s5.S5Block", 8, 8, bidir=False), "batch length 8"),
     row("ncps", "LTC", lambda: first(at("ncps.torch.LTC")(4, 8, ode_unfolds=2)), "batch length 4"),
 ]
 ROWS = [*AUDIO, *SERIES, *SPIKING]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import functools
 import importlib
 import importlib.metadata
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -43,6 +45,7 @@ LIMIT_S = 60
 """The processor time that a model may take: the machine has other users."""
 ERROR = 1e-3
 """The largest error, as a share of the largest number of an output."""
+_EAGER = "eager PyTorch: "
 
 
 def install(folder: Path) -> None:
@@ -58,7 +61,7 @@ def install(folder: Path) -> None:
         library.unlink()  # it is linked to CUDA's torch; without it torchaudio computes in Python
 
 
-def measured(row: Row) -> dict[str, Any]:
+def measure(row: Row) -> dict[str, Any]:
     """The outcome of one model, in this process."""
     import fx2onnx
 
@@ -141,7 +144,7 @@ def _largest(values: Any) -> float:
 def sweep(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """The outcome of each model. Packages that the forks share are imported once, before them."""
     torch.set_num_threads(1)
-    measured(Row("torch", "Linear", lambda: torch.nn.Linear(3, 4), ("batch 3",)))
+    measure(Row("torch", "Linear", lambda: torch.nn.Linear(3, 4), ("batch 3",)))
     imported: set[str] = set()
     for row in rows:
         if row.package not in imported:
@@ -152,7 +155,7 @@ def sweep(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
 
 def in_a_process(row: Row) -> dict[str, Any]:
-    """``measured`` in a fork of this process, which the system ends after ``LIMIT_S``."""
+    """``measure`` in a fork of this process, which the system ends after ``LIMIT_S``."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -163,7 +166,7 @@ def in_a_process(row: Row) -> dict[str, Any]:
             os.dup2(silent.fileno(), 1)
             os.dup2(silent.fileno(), 2)
             warnings.simplefilter("ignore")
-            os.write(write, json.dumps(measured(row)).encode()[:60_000])
+            os.write(write, json.dumps(measure(row)).encode()[:60_000])
         os._exit(0)
     os.close(write)
     with open(read, "rb") as stream:
@@ -195,7 +198,7 @@ def write_page(found: Mapping[str, Mapping[str, Any]]) -> None:
         "",
         _counted(found, ROWS),
         "",
-        f"Packages that were not used in development (`studies/third_party/held_out.py`, measured 2026-11-30): {_counted(found, held_out.ROWS)}",
+        f"Packages that were not used in development (`studies/third_party/held_out.py`, measured 2026-11-30): {_counted(found, held_out.ROWS)} {held_out.BEFORE}",
         "",
         "| package | model | dynamic sizes | result | CPU s |",
         "|---|---|---|---|---:|",
@@ -204,7 +207,7 @@ def write_page(found: Mapping[str, Mapping[str, Any]]) -> None:
     for row, result in rows:
         said = result.get("wrong") or result.get("refused") or "right"
         if "unbuilt" in result:
-            said = f"eager PyTorch: {result['unbuilt']}"
+            said = f"{_EAGER}{result['unbuilt']}"
         if said == "right" and result.get("conditions"):
             said = f"right where {', '.join(result['conditions'])}"
         cells = (
@@ -219,6 +222,30 @@ def write_page(found: Mapping[str, Mapping[str, Any]]) -> None:
     refused = [(row, result["refused"].replace("|", "/")) for row, result in rows if "refused" in result]
     lines += [f"| {row.package} {row.model} | {why} |" for row, why in refused]
     long_tables.write_page(PAGE, "\n".join(lines) + "\n")
+
+
+def _of_the_page() -> dict[str, dict[str, Any]]:
+    """The results on the page, in the form of those that are measured."""
+    found = {}
+    with PAGE.with_name("third_party_package.csv").open(encoding="utf-8", newline="") as stream:
+        for package, model, sizes, said, seconds in [*csv.reader(stream)][1:]:
+            name, _, version = package.partition(" ")
+            result: dict[str, Any] = {
+                "name": f"{name}: {model}",
+                "version": version,
+                "sizes": sizes.split(", ") if sizes else [],
+            }
+            if said.startswith("right"):
+                result |= {
+                    "right": "right",
+                    "conditions": [where] if (where := said.removeprefix("right").removeprefix(" where ")) else [],
+                }
+            elif said.startswith(_EAGER):
+                result["unbuilt"] = said.removeprefix(_EAGER)
+            else:
+                result["refused" if re.match(r"E\d{3}: |takes more", said) else "wrong"] = said
+            found[result["name"]] = result | ({"seconds": seconds} if seconds else {})
+    return found
 
 
 def _counted(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> str:
@@ -245,19 +272,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "third_party", help="of the packages and rows")
     parser.add_argument("--no-install", action="store_true", help="take the packages that are there")
     parser.add_argument("--page-only", action="store_true", help="write the page from what was measured")
-    parser.add_argument("--merge", nargs="*", type=Path, default=[], help="rows.jsonl of other runs, for the page")
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     packages, file = options.folder / "packages", options.folder / "rows.jsonl"
-    kept = [each for each in (*options.merge, file) if each.exists()]
-    done = {each["name"]: each for path in kept for each in map(json.loads, path.read_text().splitlines())}
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    measured = {each["name"]: each for each in map(json.loads, lines)}
+    done = _of_the_page() | measured
     if not (options.no_install or options.page_only):
         install(packages)
     sys.path.append(str(packages))
     if not options.page_only:
         versions = _versions()
         wanted = [row for row in EVERY if any(part in row.name for part in options.names)] if options.names else EVERY
-        for found in sweep([row for row in wanted if options.names or row.name not in done]):
+        for found in sweep([row for row in wanted if options.names or row.name not in measured]):
             done[found["name"]] = found = found | {"version": versions.get(found["name"].partition(":")[0], "")}
             print(json.dumps(found)[:300], flush=True)
             with file.open("a", encoding="utf-8") as stream:

@@ -122,6 +122,28 @@ TABLES += [
     row("rtdl_num_embeddings", "PiecewiseLinearEmbeddings", lambda: at("rtdl_num_embeddings.PiecewiseLinearEmbeddings")([torch.linspace(-1, 1, 5)] * 4, 8, activation=False, version="B"), "batch 4"),
     row("tab_transformer_pytorch", "TabTransformer", call("tab_transformer_pytorch.TabTransformer", categories=(4, 5, 6), num_continuous=4, dim=16, dim_out=1, depth=1, heads=2, mlp_act=torch.nn.ReLU()), "int4 batch 3", "batch 4"),
     row("tab_transformer_pytorch", "FTTransformer", call("tab_transformer_pytorch.FTTransformer", categories=(4, 5, 6), num_continuous=4, dim=16, dim_out=1, depth=1, heads=2), "int4 batch 3", "batch 4"),
+    row("tabicl", "TabICL, classes", lambda: _columns(3), "batch frames columns", "int3 batch steps"),
+    row("tabicl", "TabICL, quantiles", lambda: _columns(0), "batch frames columns", "batch steps"),
+    row("tabpfn", "TabPFNV2", lambda: _prior("v2", "V2", nlayers=1), "frames 2 columns", "int3 steps 2"),
+    row("tabpfn", "TabPFNV2p5", lambda: _prior("v2_5", "V2p5", nlayers=1, num_thinking_rows=4), "frames 2 columns", "int3 steps 2"),
+    row("tabpfn", "TabPFNV2p6", lambda: _prior("v2_6", "V2p6", nlayers=1, num_thinking_rows=4), "frames 2 columns", "int3 steps 2"),
+    row("tabpfn", "TabPFNV3", lambda: _prior("v3", "V3", dist_embed_num_blocks=1, feat_agg_num_blocks=1, embed_dim=16, dist_embed_num_heads=2, feat_agg_num_heads=2, nlayers=1), "frames 2 columns", "int3 steps 2"),
     row("allrank", "LTRModel layers", call("allrank.models.model.FCModel", [16, 8], input_norm=True, activation="ReLU", dropout=0.1, n_features=8), "batch length 8"),
 ]
+
+
+def _columns(classes: int) -> torch.nn.Module:
+    net = at("tabicl._model.tabicl.TabICL")(max_classes=classes, num_quantiles=9, embed_dim=16, col_num_blocks=1, col_nhead=2, col_num_inds=4, row_num_blocks=1, row_nhead=2, row_num_cls=2, icl_num_blocks=1, icl_nhead=2)
+    config = at("tabicl._model.inference_config.InferenceConfig")()
+    config.update_from_dict({name: {"use_amp": False} for name in ("COL_CONFIG", "ROW_CONFIG", "ICL_CONFIG")})
+    return first(net, inference_config=config)
+
+
+def _prior(file: str, name: str, **options: object) -> torch.nn.Module:
+    module = at(f"tabpfn.architectures.tabpfn_{file}")
+    stated = {} if name == "V2" else {"task_type": "multiclass"}
+    network = getattr(module, f"TabPFN{name}")(config=getattr(module, f"TabPFN{name}Config")(max_num_classes=3, num_buckets=9, **options), n_out=3, **stated)
+    return Applied(lambda x, y: network(x, y.float()), network)
+
+
 ROWS = [*X_TRANSFORMERS, *ATTENTION, *TABLES]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import fx2onnx
 from fx2onnx.runner import InferenceSession
 from tests.capture.two_size_programs import TWO_SIZE_STEPS, drawn
 from tests.capture.wide_programs import STEPS
+from tests.support import check
 
 Program = Callable[[torch.Tensor], torch.Tensor]
 Size = tuple[int, int]
@@ -171,3 +173,33 @@ def test_random_programs(group: int) -> None:
     assert not wrong
     assert len(refused) <= MOST_REFUSED, refused
     assert len(tight) <= MOST_TIGHT, tight
+
+
+def _written(x: torch.Tensor, reshaped: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is written to a reshaped tensor is written to its own one if it is a view."""
+    x = x.clone()
+    y = reshaped(x)
+    y.mul_(3)
+    return x, y + y.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+RESHAPED: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rows in front": lambda x: x.reshape(-1, x.shape[1], 4),
+    "rows viewed": lambda x: x.view(-1, x.shape[1], 4),
+    "rows behind": lambda x: x.reshape(4, x.shape[1], -1),
+    "by both": lambda x: x.reshape(x.shape[1], -1, x.shape[0]),
+    "turned": lambda x: x.permute(1, 2, 0).reshape(x.shape[0], 2, -1, 1, 1),
+    "turned in front": lambda x: x.permute(2, 1, 0).reshape(-1, x.shape[0] * 2, 4),
+    "turned and split": lambda x: x.transpose(0, 1).reshape(x.shape[0], 2, x.shape[1], 4),
+    "a view of turned": lambda x: x.transpose(0, 1).view(x.shape[1], x.shape[0], -1, 4),
+    "every second": lambda x: x[:, :, ::2].reshape(x.shape[0], -1),
+    "a row": lambda x: x[:, 0].reshape(x.shape[0], 2, -1),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_a_reshape_to_as_many_elements_needs_no_condition(name: str) -> None:
+    sample, *others = [(torch.randn(*sizes, 8),) for sizes in ((3, 7), (2, 6), (5, 2), (4, 4), (5, 1), (1, 9))]
+    for program, sizes in ((partial(_written, reshaped=RESHAPED[name]), others[:3]), (RESHAPED[name], others)):
+        result = check(program, sample, others=sizes, dynamic_shapes=({0: "b", 1: "t"},))
+        assert not result.report.assumptions

@@ -121,14 +121,17 @@ def _of_computed(
 ) -> object:
     """The reshaped tensor of computed sizes if the numbers of elements are equal, as eager PyTorch needs; else
     NotImplemented, so that torch's own code refuses it."""
-    env, needed = tracer.sizes, None
-    if not _has_computed((*dims, *target)):
-        is_contiguous = list(map(unwrap, tensor.stride())) == list(contiguous_strides(dims))
-        is_open = any(isinstance(size, Dim) for size in dims) and -1 not in target
-        if not (is_open and is_contiguous) or product(list(dims)) != product(target):
+    is_plain = not _has_computed((*dims, *target))
+    if is_plain and not any(isinstance(size, Dim) for size in dims):
+        return NotImplemented
+    env, needed, own = tracer.sizes, None, list(map(unwrap, tensor.stride()))
+    if is_plain:  # torch's own code goes by what divides what at the example's sizes
+        target = _with_quotient(product(list(dims)), target)
+        is_view = call.func in (aten.view.default, aten.view_as.default) and own != list(contiguous_strides(dims))
+        if -1 in target or product(list(dims)) != product(target):
             return NotImplemented
-        made = _view_of(tracer, tensor, target, contiguous_strides(target))  # torch's own code compares axes on its way
-        return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+        if is_view and not _strides_of_view(env, dims, own, target):
+            return NotImplemented
     if target.count(-1) == 1:
         count, given = product(list(dims)), product([size for size in target if size != -1])
         if given == 0:
@@ -138,12 +141,19 @@ def _of_computed(
     counts = [without_remainders(_simplified(env, product(list(sizes)))) for sizes in (target, dims)]
     if counts[0] != counts[1] and not _is_met(env, needed or Relation("eq", (counts[0], counts[1]))):
         return NotImplemented
-    strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
+    strides = _strides_of_view(env, dims, own, target)
     if strides is not None:
         made = _view_of(tracer, tensor, target, strides)
     else:  # a view, too: ``contiguous()`` before it does nothing at the example's sizes, and copies at other sizes
         made = tracer.values.new_fake(target, tensor.dtype, tensor.device)
     return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+
+
+def _with_quotient(count: DimLike, target: list[DimLike]) -> list[DimLike]:
+    """The sizes with that of a -1 where the others divide ``count`` at every size."""
+    given = product([size for size in target if size != -1])
+    rest = -1 if target.count(-1) != 1 or given == 0 else apply("floordiv", count, given)
+    return [rest if size == -1 and rest * given == count else size for size in target]  # type: ignore[misc]
 
 
 def _is_met(env: ShapeEnv, needed: Relation) -> bool:

@@ -124,13 +124,14 @@ class _Forest:
             total[start : start + step] = found.reshape(-1, n_targets)
         return total / len(self.roots) if how == "AVERAGE" else total
 
-    def voted(self, x: Array, n_targets: int, walk: Walk | None = None) -> Array:
-        """[rows, targets]: whether a leaf that the row reaches votes for the target."""
-        seen = np.bincount(self.targets, minlength=n_targets) > 0
+    def voted(self, x: Array, total: Array, walk: Walk | None = None) -> Array:
+        """[rows, targets]: whether a leaf that the row reaches votes for the target; ``total`` is not 0 only there."""
+        if total.all():
+            return np.ones(total.shape, np.bool_)
         if self.is_even:
-            return np.broadcast_to(seen, (len(x), n_targets))
+            return np.broadcast_to(np.bincount(self.targets, minlength=total.shape[1]) > 0, total.shape)
         votes = dataclasses.replace(self, weights=np.ones_like(self.weights))
-        return votes.combined(x, n_targets, "SUM", walk) > 0
+        return votes.combined(x, total.shape[1], "SUM", walk) > 0
 
     @functools.cached_property
     def is_even(self) -> bool:
@@ -318,7 +319,7 @@ def tree_ensemble_regressor(
     forest, _ = _forest_of(attrs, "target", kept)
     total, base = forest.combined(x, n_targets, aggregate_function, walk), _base_values(attrs, n_targets, False)
     if base.size:  # onnxruntime leaves it out where no leaf votes
-        total = np.where(forest.voted(x, n_targets, walk), total + base, 0) if n_targets > 1 else total + base
+        total = np.where(forest.voted(x, total, walk), total + base, 0) if n_targets > 1 else total + base
     return narrowed(_finished(total, attrs.get("post_transform", "NONE")), FLOAT32)
 
 
@@ -331,7 +332,7 @@ def tree_ensemble_classifier(
     ints, strings = attrs.get("classlabels_int64s"), attrs.get("classlabels_strings")
     n_classes, kind = len(ints or strings or ()), attrs.get("post_transform", "NONE")
     total, base = forest.combined(x, n_classes, "SUM", walk), _base_values(attrs, n_classes, n_classes == 2)
-    voted = forest.voted(x, n_classes, walk)
+    voted = forest.voted(x, total, walk)
     if n_classes == 2:
         is_single, is_share = len(set(attrs["class_ids"])) == 1, weights.min(initial=0) >= 0
         chosen, scores = _two_classes(total, voted, base, kind, is_share and is_single)

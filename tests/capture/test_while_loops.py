@@ -4,12 +4,16 @@ with which they end in each way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 
+import fx2onnx
+from fx2onnx.runner import InferenceSession
 from tests.support import check
 
 Program = Callable[..., Any]
@@ -549,7 +553,34 @@ def returned_with_a_sum(x: torch.Tensor) -> Any:
     return x[0] * used
 
 
-REALS = [filled_up_to_a_sum, chosen_or_last, halved_where_it_ends, returned_with_a_sum]
+def set_before_it_ends(x: torch.Tensor) -> Any:
+    found = 0.5
+    for i in range(x.shape[0]):
+        found = 0.25
+        if x[i].sum() > 3:
+            break
+        found = x[i].sum().item() * 2
+    return x * found
+
+
+def one_of_two_constants(x: torch.Tensor) -> Any:
+    found = 0.5
+    for i in range(x.shape[0]):
+        found = 1.5
+        if x[i].sum() > 3:
+            break
+        found = 2.5
+    return x * found
+
+
+REALS = [
+    filled_up_to_a_sum,
+    chosen_or_last,
+    halved_where_it_ends,
+    returned_with_a_sum,
+    set_before_it_ends,
+    one_of_two_constants,
+]
 
 
 @pytest.mark.parametrize("program", BY_SIZES, ids=lambda program: program.__name__)
@@ -578,3 +609,73 @@ def test_lists_that_take_some_elements(program: Program) -> None:
     others = [(rows(count, *large),) for count, large in ((1, ()), (2, (1,)), (9, (4,)), (7, (0, 6)), (30, (2, 5)))]
     result = check(program, (rows(12, 3),), others=others, dynamic_shapes={"x": {0: "n"}})
     assert "Loop" in {node.op_type for node in result.model.graph}
+
+
+def rounded_until_infinite(x: torch.Tensor) -> Any:
+    total = 0
+    for row in x:
+        if row.isinf().any():
+            break
+        total += int(row.sum())
+    return x * total
+
+
+def returned_before_rounding(x: torch.Tensor) -> Any:
+    for row in x:
+        if row.isinf().any():
+            return row.abs()
+        x = x + int(row.sum())
+    return x[0]
+
+
+def rounded_in_a_branch(x: torch.Tensor) -> Any:
+    count = 0
+    for row in x:
+        if row.sum() < 0:
+            if row.isinf().any():
+                break
+            count += round(row.sum().item())
+        else:
+            count += 1
+    return x * count
+
+
+def divided_until_infinite(x: torch.Tensor) -> Any:
+    total = 0.0
+    for row in x:
+        if row[0] == -math.inf:
+            break
+        total += 1 / row.isfinite().all().float().item()
+    return x[0, 1] * total
+
+
+@pytest.mark.parametrize(
+    "program",
+    [rounded_until_infinite, returned_before_rounding, rounded_in_a_branch, divided_until_infinite],
+    ids=lambda program: program.__name__,
+)
+def test_what_a_turn_needs_behind_a_break_is_needed_where_python_stays(program: Program) -> None:
+    x, ends, ends_at_once = rows(5), rows(6), rows(3)
+    ends[2, 0] = ends_at_once[0, 0] = -math.inf
+    check(program, (x,), others=[(rows(9),), (ends,), (ends_at_once,)], dynamic_shapes={"x": {0: "n"}})
+
+
+def rounded_before_the_break(x: torch.Tensor) -> Any:
+    total = 0
+    for row in x:
+        total += int(row.sum())
+        if row[0] > 1e9:
+            break
+    return x * total
+
+
+def test_what_a_turn_needs_before_its_break_is_needed() -> None:
+    x = rows(4)
+    model = fx2onnx.export(rounded_before_the_break, (x,), dynamic_shapes={"x": {0: "n"}}).model_proto
+    x[1, 0] = math.inf
+    for session in (
+        InferenceSession(model.SerializeToString()),
+        onnxruntime.InferenceSession(model.SerializeToString()),
+    ):
+        with pytest.raises(Exception, match=r"has to be true|is finite"):
+            session.run(None, {"x": x.numpy()})

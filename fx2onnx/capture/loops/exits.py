@@ -18,12 +18,13 @@ import torch.fx
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
 from fx2onnx.capture.loops.state import Change, Grown, Remade
-from fx2onnx.capture.loops.truths import node_of, number
+from fx2onnx.capture.loops.truths import TRUTH, node_of, number
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING, Value
 from fx2onnx.capture.python.places import value_at
 from fx2onnx.capture.recording.control_flow import record_cond
 from fx2onnx.capture.recording.decisions import Test
+from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.relation import COMPARE, Relation
@@ -111,6 +112,16 @@ class Exits:
         is_clean &= all(memory.version == carried.given_version for memory, carried in plan.memories.values())
         is_clean &= all(memory.node is node for memory, node, _ in self._loop.memories_before())
         self.found.append(Left(test, node_of(values, test), memories, found, counts, is_clean))
+
+    def unless_left(self, holds: torch.Tensor) -> torch.Tensor:
+        """``holds``, or that Python has left the loop before in this turn."""
+        values = self._loop.tracer.values
+        for left in self.found:
+            if left.node.graph is values.graph:
+                is_left = values.new_fake((), torch.bool, holds.device)
+                values.add_view(View(Memory(left.node, TRUTH), (), left.node, TRUTH, 0, is_left))
+                holds = torch.logical_or(holds, is_left)
+        return holds
 
     def _kept(self, leaf: Value) -> Value:
         is_data = isinstance(leaf, torch.Tensor) or type(leaf) is DataNumber

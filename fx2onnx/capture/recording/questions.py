@@ -297,6 +297,8 @@ class _Unknown:
         raise because(Reason.REAL_NUMBER, error)
 
     def expect(self, holds: torch.Tensor, text: str, error: type[Exception]) -> None:
+        if "loops" in self.tracer.plugins and (loops := self.tracer.plugin("loops").open):
+            holds = loops[-1].exits.unless_left(holds)
         number = unwrap(holds.to(torch.int64).item())
         self.tracer.sizes.assume(Relation("eq", (number, 1)), user_location(), text, error)
 

@@ -126,12 +126,19 @@ def _of_computed(
         return NotImplemented
     env, needed, own = tracer.sizes, None, list(map(unwrap, tensor.stride()))
     if is_plain:  # torch's own code goes by what divides what at the example's sizes
-        target = _with_quotient(product(list(dims)), target)
-        is_view = call.func in (aten.view.default, aten.view_as.default) and own != list(contiguous_strides(dims))
-        if -1 in target or product(list(dims)) != product(target):
+        count = product(list(dims))
+        target = _with_quotient(count, target)
+        if -1 in target or product(target) != count:
             return NotImplemented
-        if is_view and not _strides_of_view(env, dims, own, target):
+        is_contiguous = own == list(contiguous_strides(dims))
+        strides = list(contiguous_strides(target)) if is_contiguous else _strides_of_view(env, dims, own, target)
+        if strides is not None:
+            made = _view_of(tracer, tensor, target, strides)
+        elif call.func in (aten.view.default, aten.view_as.default):
             return NotImplemented
+        else:
+            made = tracer.values.new_fake(target, tensor.dtype, tensor.device)
+        return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
     if target.count(-1) == 1:
         count, given = product(list(dims)), product([size for size in target if size != -1])
         if given == 0:
@@ -151,8 +158,10 @@ def _of_computed(
 
 def _with_quotient(count: DimLike, target: list[DimLike]) -> list[DimLike]:
     """The sizes with that of a -1 where the others divide ``count`` at every size."""
+    if target.count(-1) != 1:
+        return target
     given = product([size for size in target if size != -1])
-    rest = -1 if target.count(-1) != 1 or given == 0 else apply("floordiv", count, given)
+    rest = -1 if given == 0 else apply("floordiv", count, given)
     return [rest if size == -1 and rest * given == count else size for size in target]  # type: ignore[misc]
 
 

@@ -71,6 +71,18 @@ def test_linear_attention(rule: str) -> None:
     check(results("LinearAttention", feeds, "y s", q_num_heads=2, kv_num_heads=2, update_rule=rule), 2e-5)
 
 
+@pytest.mark.parametrize(("batch", "steps", "last"), [(0, 5, 0), (2, 0, 0), (0, 0, 0), (2, 70, np.nan), (2, 5, np.inf)])
+def test_linear_attention_of_nothing_and_to_infinity(batch: int, steps: int, last: float) -> None:
+    """Steps before one that is no number do not read it."""
+    feeds: dict[str, Array | None] = {name: 0.3 * draw(batch, steps, 8, seed=seed) for seed, name in enumerate("qkv")}
+    feeds["past"], values = draw(batch, 2, 4, 4), feeds["v"]
+    assert values is not None
+    values[:, -1:, :3] = last
+    for rule, rest in (("linear", {}), ("gated", {"decay": -np.abs(draw(batch, steps, 2))})):
+        found = results("LinearAttention", feeds | rest, "y s", q_num_heads=2, kv_num_heads=2, update_rule=rule)
+        check(found, 2e-5)
+
+
 @pytest.mark.parametrize("activation", ["none", "silu"])
 def test_causal_convolution(activation: str) -> None:
     feeds = {"x": draw(2, 3, 6), "w": draw(3, 1, 4), "b": draw(3), "p": draw(2, 3, 3)}

@@ -242,6 +242,21 @@ def test_qgemm(by_column: bool, transposed: tuple[int, int], a: Any, b: Any) -> 
         check_codes("QGemm", feeds | {"c": c} | result(0.1, 120, a), **attrs)
 
 
+@pytest.mark.parametrize("columns", [5, 7])
+@pytest.mark.parametrize("by_column", [False, True])
+def test_qgemm_of_constant_weights_whose_zero_point_is_fed(columns: int, by_column: bool) -> None:
+    feeds = operand("a", codes(4, 7), 0.02) | operand("b", codes(columns, 7, dtype=I8), 0.01)
+    if by_column:
+        feeds |= {"b_scale": np.linspace(0.01, 0.03, columns, dtype=F32), "b_zero": np.arange(columns).astype(I8)}
+    model = onnx.load_from_string(model_of("QGemm", feeds, "y", MICROSOFT, {"transB": 1}))
+    weights = next(one for one in model.graph.input if one.name == "b")
+    model.graph.input.remove(weights)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(feeds["b"], "b"))
+    _, theirs = results("QGemm", feeds, transB=1)
+    del feeds["b"]
+    check((ort.InferenceSession(model.SerializeToString()).run(None, feeds), theirs), 2e-6)
+
+
 def test_product_of_16_bits() -> None:
     a, b = codes(2, 3, 4, dtype=np.int16) // 64, codes(4, 5, dtype=np.int16) // 64
     ours, theirs = results("MatMulInteger16", {"a": a, "b": b})

@@ -10,6 +10,7 @@ from test_contrib import MICROSOFT, check, draw, model_of, results
 
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
+from fx2onnx.semantics.kernels.contrib.recurrent import dynamic_quantize_lstm
 
 Array = np.ndarray
 I8, U8, F32 = np.int8, np.uint8, np.float32
@@ -83,3 +84,24 @@ def test_weights_that_are_fed_anew() -> None:
         (again,) = ort.InferenceSession(model).run(None, feeds)
         for _ in range(3):
             np.testing.assert_array_equal(session.run(None, feeds)[0], again)
+
+
+class Shared(dict[Any, Any]):
+    """What a step keeps, into which another thread writes right after this one."""
+
+    def __init__(self, others: dict[Any, Any]) -> None:
+        super().__init__()
+        self.others = others
+
+    def __setitem__(self, key: Any, made: Any) -> None:
+        super().__setitem__(key, self.others[key])
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_weights_that_two_threads_feed(direction: str) -> None:
+    feeds, theirs = operands(direction, I8, False), dict[Any, Any]()
+    (want,) = dynamic_quantize_lstm(*feeds.values(), direction=direction)
+    turned = {name: feeds[name][..., ::-1].copy() for name in "wr"}
+    dynamic_quantize_lstm(*(feeds | turned).values(), direction=direction, kept=theirs)
+    (found,) = dynamic_quantize_lstm(*feeds.values(), direction=direction, kept=Shared(theirs))
+    np.testing.assert_array_equal(found, want)

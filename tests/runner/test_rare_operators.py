@@ -75,11 +75,13 @@ def others() -> list[Case]:
         Case("NGramRepeatBlock", [ids], numbers("float32", 3, 5), domain=MICROSOFT, ngram_size=n) for n in (1, 2, 4)
     ]
     boxes = np.array([[0, 0, 1, 1], [0.2, 0.9, 0.7, -0.4], [-0.5, 0.1, 1.5, 0.6], [0.3, 0.3, 0.3, 0.3]], np.float32)
+    to_zero = np.array([[0.1, 0.1, 0, 0], [0.7, 0.1, 0, 0.3], [np.inf, 0.2, 0.9, np.nan], [0.2, -np.inf, 0.3, 1]], np.float32)  # fmt: skip
     for mode in ("bilinear", "nearest"):
-        for size in ([3, 4], [1, 2]):
-            given = boxes, np.array([0, 1, 1, 0], np.int32), np.array(size, np.int32)
+        for size, ends in (([3, 4], boxes), ([1, 2], boxes), ([4, 4], to_zero)):
+            given = ends, np.array([0, 1, 1, 0], np.int32), np.array(size, np.int32)
             made.append(Case("CropAndResize", [numbers("float32", 2, 3, 6, 1)], *given, domain=MICROSOFT, mode=mode))
-            made.append(Case("CropAndResize", [numbers("float32", 2, 3, 6, 7)], *given, domain=MICROSOFT, mode=mode, extrapolation_value=-1.0))  # fmt: skip
+            for dims in ((2, 3, 6, 7), (2, 3, 3, 3)):
+                made.append(Case("CropAndResize", [numbers("float32", *dims)], *given, domain=MICROSOFT, mode=mode, extrapolation_value=-1.0))  # fmt: skip
     return made
 
 

@@ -239,7 +239,7 @@ _UPDATE_RULES = {"linear": (False, False), "gated": (True, False), "delta": (Fal
 
 def _advance(q: Array, k: Array, v: Array, fade: Array | None, gate: Array | None, state: Array, y: Array) -> None:
     """y = what all steps of LinearAttention read; the state, [batch, heads, depth, width], becomes the last one."""
-    if fade is None and gate is None:
+    if fade is None and gate is None and np.isfinite(v).all():  # 0 times a later step that is infinite is no 0
         _advance_plainly(q, k, v, state, y)
         return
     room, shape = np.empty(state.shape, np.float32), (*state.shape[:2], y.shape[1] // state.shape[1], *y.shape[2:])
@@ -263,11 +263,11 @@ def _advance_plainly(q: Array, k: Array, v: Array, state: Array, y: Array) -> No
     batch, heads, steps, _ = k.shape
     for start in range(0, steps, MOST_STEPS):
         asked, keys, values = (one[:, :, start : start + MOST_STEPS] for one in (q, k, v))
-        asked = asked.reshape(batch, heads, -1, *asked.shape[2:])
+        asked = asked.reshape(batch, heads, q.shape[1] // heads, *asked.shape[2:])
         seen = np.tril(np.matmul(asked, keys.swapaxes(2, 3)[:, :, None]))
         read = np.matmul(seen, values[:, :, None])
         read += np.matmul(asked, state[:, :, None])
-        y[:, :, start : start + MOST_STEPS] = read.reshape(batch, -1, *read.shape[3:])
+        y[:, :, start : start + MOST_STEPS] = read.reshape(batch, q.shape[1], *read.shape[3:])
         state += np.matmul(keys.swapaxes(2, 3), values)
 
 
@@ -320,7 +320,7 @@ def linear_attention(
     fade = None if fade is None else np.exp(fade)
     state = np.array(state)
     advance(q, k, v, fade, gate, state, y)
-    joined = y.transpose(0, 2, 1, 3).reshape(batch, steps, -1)
+    joined = y.transpose(0, 2, 1, 3).reshape(batch, steps, q_num_heads * v.shape[3])
     return joined.astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)
 
 

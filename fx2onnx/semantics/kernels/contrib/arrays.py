@@ -310,11 +310,14 @@ def crop_and_resize(
 
 
 def _places(low: Array, top: Array, count: int, size: int) -> Array:
-    """[boxes, count]: the positions on an axis of the points of each box, in float32."""
+    """[boxes, count]: the positions on an axis of the points of each box, in float32; the first and the last are the box's own ends."""
     if count == 1:
         return np.asarray(0.5 * (low + top) * (size - 1), np.float32)[:, None]
-    step = (top - low) * np.float32(size - 1) / np.float32(count - 1)
-    return np.asarray((low * np.float32(size - 1))[:, None] + np.arange(count, dtype=np.float32) * step[:, None])
+    most = np.float32(size - 1)
+    step = (top - low) * most / np.float32(count - 1)
+    places = (low * most)[:, None] + np.arange(count, dtype=np.float32) * step[:, None]
+    places[:, 0], places[:, -1] = low * most, top * most
+    return np.asarray(places)
 
 
 @kernel("MaxpoolWithMask", domain=MICROSOFT)

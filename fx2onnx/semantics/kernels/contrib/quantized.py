@@ -246,6 +246,8 @@ def with_weights_as_columns(facts: Facts) -> Facts | None:
     if w is None or facts.attrs.get("transA") or (len(facts.inputs) > 6 and facts.inputs[6] is not None and c is None):
         return None
     if facts.attrs.get("transB"):
+        if facts.consts[5] is None:  # the weights of each run are read then, which are not turned
+            return None
         w = facts.once("turned", (w,), partial(np.ascontiguousarray, w.T))
     scale, zero = facts.inputs[4], facts.inputs[5]
     if any(spec is None or spec[0] not in ((), (1,), w.shape[1:]) for spec in (scale, zero)):

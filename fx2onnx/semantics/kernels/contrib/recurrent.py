@@ -49,10 +49,11 @@ class _Weights:
 def _kept_weights(kept: dict[Any, Any], name: str, index: int, *given: Array) -> _Weights:
     """The weights of one direction, made again where they are others than at the last run: they may be fed."""
     key = [(one.shape, one.dtype, one.tobytes()) for one in given]
-    if (name, index) not in kept or kept[name, index][0] != key:
+    found = kept.get((name, index))  # another thread may put its own there at any time
+    if found is None or found[0] != key:
         codes, scale, zero = (one.copy() for one in given)
-        kept[name, index] = key, _Weights(codes, scale, zero, index, name)
-    made: _Weights = kept[name, index][1]
+        found = kept[name, index] = key, _Weights(codes, scale, zero, index, name)
+    made: _Weights = found[1]
     return made
 
 

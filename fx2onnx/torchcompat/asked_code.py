@@ -7,10 +7,11 @@ import dis
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
-from types import BuiltinFunctionType, CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 
 import numpy as np
 import torch
@@ -29,9 +30,9 @@ from fx2onnx.torchcompat.frames import (
 )
 from fx2onnx.torchcompat.source_ast import (
     Stretch,
+    called_by,
     calls_that_show,
     counted,
-    function_of,
     is_at_loop,
     is_in,
     only_shows,
@@ -106,19 +107,21 @@ def _is_at_shown(frame: FrameType) -> bool:
 
 
 def _kept_calls(frame: FrameType) -> list[Stretch]:
-    """The calls of functions of the user's own that may keep what they are named to show or to check."""
-    found = []
-    for call, is_used in calls_that_show(frame.f_code).items():
-        function = function_of(call, frame)
-        own = None if function is None else function.__code__
-        if (
-            own is not None
-            and not own.co_filename.startswith(LIBRARIES)
-            and is_user(own)
-            and not only_shows(own, is_used)
-        ):
-            found.append((frame.f_code, place_of(call)))
-    return found
+    """The calls that may keep what they are named to show or to check."""
+    calls = calls_that_show(frame.f_code).items()
+    return [(frame.f_code, place_of(call)) for call, is_used in calls if _may_keep(called_by(call, frame), is_used)]
+
+
+def _may_keep(called: object, is_used: bool) -> bool:
+    """Return whether a function of the user's own, or one that a property of theirs gives, or a method of a container, keeps its arguments."""
+    if isinstance(called, BuiltinFunctionType):
+        return isinstance(called.__self__, list | set | dict | deque)
+    function = called.fget if isinstance(called, property) else called
+    if not isinstance(function, FunctionType):
+        return False
+    code = function.__code__
+    is_own = not code.co_filename.startswith(LIBRARIES) and is_user(code)
+    return is_own and (function is not called or not only_shows(code, is_used))
 
 
 def is_shown(warnings: list[str]) -> bool:

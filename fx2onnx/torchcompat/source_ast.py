@@ -9,7 +9,7 @@ import inspect
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType, FrameType, FunctionType
 from typing import TypeAlias
 
@@ -237,8 +237,8 @@ def calls_that_show(code: CodeType) -> dict[ast.Call, bool]:
     }
 
 
-def function_of(call: ast.Call, frame: FrameType) -> FunctionType | None:
-    """The function in Python that a call runs; None where the variables of the frame do not say it."""
+def called_by(call: ast.Call, frame: FrameType) -> object:
+    """The function that a call runs, or the property that gives it; None where the variables of the frame do not say it."""
     try:
         if not isinstance(call.func, ast.Attribute):
             found = value_of(call.func, frame)
@@ -246,8 +246,10 @@ def function_of(call: ast.Call, frame: FrameType) -> FunctionType | None:
             found = inspect.getattr_static(value_of(call.func.value, frame), call.func.attr, None)
     except UnreadableError:
         return None
-    found = getattr(found, "__func__", found)
-    return found if isinstance(found, FunctionType) else None
+    while isinstance(found, partial):
+        found = found.func
+    own = inspect.getattr_static(type(found), "__call__", None)
+    return own if isinstance(own, FunctionType) else getattr(found, "__func__", found)
 
 
 @lru_cache(maxsize=256)

@@ -574,10 +574,35 @@ def _flat_shifted(x: torch.Tensor) -> object:
     return y
 
 
+def _a_row_to_its_neighbour(x: torch.Tensor) -> object:
+    y = x.clone()
+    y[torch.tensor([0])] = y[1:2]
+    return y
+
+
+def _itself_by_index(x: torch.Tensor) -> object:
+    y = x.clone()
+    return y.index_add_(0, torch.tensor([2, 0, 1]), y)
+
+
+def _itself_scattered(x: torch.Tensor) -> object:
+    y = x.clone()
+    return y.scatter_add_(1, torch.tensor([[3, 2, 1, 0]] * 3), y.view(3, -1))
+
+
 @pytest.mark.parametrize("axes", [None, ({0: "n"},)], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     "program",
-    [_rows_from_those_above, _all_less_the_first_row, _transposed_onto_itself, _out_a_row_above, _flat_shifted],
+    [
+        _rows_from_those_above,
+        _all_less_the_first_row,
+        _transposed_onto_itself,
+        _out_a_row_above,
+        _flat_shifted,
+        _a_row_to_its_neighbour,
+        _itself_by_index,
+        _itself_scattered,
+    ],
 )
 def test_reading_a_part_of_what_is_written_is_refused_as_in_eager(program: Program, axes: Any) -> None:
     x = torch.arange(12.0).reshape(3, 4)
@@ -632,6 +657,8 @@ def _other_elements(x: torch.Tensor) -> object:
     y[[0, 1]] = y[[1, 2]]
     y.t().mul_(y.t())
     y.view(-1)[:4].sub_(y[1])
+    y[1:] = y[2, 3]
+    y.masked_fill_(y > 1, y[0, 0]).index_fill_(0, torch.tensor([1]), y[0, 1])
     return y
 
 
@@ -640,3 +667,17 @@ def test_reading_other_or_the_same_elements_is_no_warning(axes: Any) -> None:
     x = torch.arange(12.0).reshape(3, 4)
     result = check(_other_elements, (x,), others=[(torch.randn(5 if axes else 3, 4),)], dynamic_shapes=axes)
     assert not result.report.warnings
+
+
+@pytest.mark.parametrize("axes", [None, ({0: "n"},)], ids=["static", "dynamic"])
+def test_reading_a_part_of_as_many_rows_as_data_tells_is_a_warning(axes: Any) -> None:
+    """Of the two rows of the example eager PyTorch takes it, and refuses it of more."""
+
+    def program(x: torch.Tensor) -> object:
+        y = x[x[:, 0] > 0]
+        y[1:] = y[:-1]
+        return y
+
+    x = torch.tensor([[1.0, 2], [-1, 3], [4, 5]])
+    result = check(program, (x,), others=[(x.flip(0),)], dynamic_shapes=axes)
+    assert [text.split()[:4] for text in result.report.warnings] == [["aten.copy_.default", "reads", "a", "part"]]

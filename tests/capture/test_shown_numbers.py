@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import warnings
@@ -251,6 +252,51 @@ def keeps_by_a_function(x: torch.Tensor) -> torch.Tensor:
     return x * len(KEEPS.last)
 
 
+class Unlike:
+    """Keeps texts by what is no function of its class."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.info = self.texts.append
+        self.warning = functools.partial(Keeps.warning, KEEPS)
+        self.log = Writer(self.texts)
+
+    @property
+    def debug(self) -> Callable[[str], None]:
+        return self.texts.append
+
+
+class Writer:
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+
+    def __call__(self, text: str) -> None:
+        self.texts.append(text)
+
+
+UNLIKE = Unlike()
+
+
+def keeps_by_a_method_of_a_list(x: torch.Tensor) -> torch.Tensor:
+    UNLIKE.info(f"{x.max().item()}")
+    return x * len(UNLIKE.texts[-1])
+
+
+def keeps_by_a_partial(x: torch.Tensor) -> torch.Tensor:
+    UNLIKE.warning(f"{x.max().item()}")
+    return x * len(KEEPS.last)
+
+
+def keeps_by_an_object_that_is_called(x: torch.Tensor) -> torch.Tensor:
+    UNLIKE.log(f"{x.max().item()}")
+    return x * len(UNLIKE.texts[-1])
+
+
+def keeps_by_a_property(x: torch.Tensor) -> torch.Tensor:
+    UNLIKE.debug(f"{x.max().item()}")
+    return x * len(UNLIKE.texts[-1])
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -267,6 +313,10 @@ def keeps_by_a_function(x: torch.Tensor) -> torch.Tensor:
         keeps_a_variable_by_an_object,
         keeps_by_a_check,
         keeps_by_a_function,
+        keeps_by_a_method_of_a_list,
+        keeps_by_a_partial,
+        keeps_by_an_object_that_is_called,
+        keeps_by_a_property,
     ],
 )
 def test_text_that_is_kept_is_refused(program: Callable[..., Any]) -> None:

@@ -208,9 +208,8 @@ class Tracer:
             return self.values.constant(args[0])
         if traits.writes is not None:
             self._check_on_real_kernel(traits, func, args, kwargs, ())
-            tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
-            if len(tensors) > 1:
-                road("writes").check_overlap(self, func, tensors, kwargs.get("out", tensors[0]))
+            if len(args) + len(kwargs) > 1:
+                road("writes").check_overlap(self, func, args, kwargs)
             return traits.writes(self, func, args, kwargs)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             args = road("autocast").cast_arguments(self, func, args, kwargs)

@@ -176,9 +176,10 @@ class _Run:
         result = np.concatenate(tokens, axis=1)
         return result if rows is None else rows.unshifted(result, self.stop.pad)
 
-    def _rules(self) -> list[Rule]:
+    def _rules(self, ids: Array, mask: Array) -> list[Rule]:
         said, stop = self.model.generation_config, self.stop
-        first = rules_of(self.settings, said, stop.eos, self.handed)
+        padding = (mask != 0).argmax(1) if mask.shape == ids.shape else np.zeros(len(ids), np.int64)
+        first = rules_of(self.settings, said, stop.eos, self.handed, padding)
         return [*first, *_rules(self.model, stop), *last_rules(self.settings, said, self.handed)]
 
     def _ends(self) -> Callable[[Array, Array | None], Array]:
@@ -201,7 +202,7 @@ class _Run:
         """The next token of every row [batch], until all rows have ended."""
         model, stop, ends = self.model, self.stop, self._ends()
         open_rows = np.ones(len(ids), bool)
-        rules = self._rules()
+        rules = self._rules(ids, mask)
         rules += [rows.ends] if rows is not None and rows.ends is not None else []
         tokens = ids
         for step in range(stop.max_new_tokens):
@@ -225,7 +226,7 @@ class _Run:
     def _drafted(self, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]) -> Iterator[Array]:
         """``_steps`` for one row, with tokens that the assistant drafts."""
         model, stop, settings = self.model, self.stop, self.settings
-        ends, rules = self._ends(), self._rules()
+        ends, rules = self._ends(), self._rules(ids, mask)
         assistant = None if settings.use_mtp else drafter_of(model, settings.assistant)
         if len(ids) > 1:
             raise UserError("E001", "an assistant drafts for one prompt", next="generate the prompts one by one")
@@ -278,7 +279,7 @@ class _Run:
             return logits[:, -1].astype(np.float32)
 
         ends = self._ends()
-        return search.run(ids, advance, self._rules(), lambda tokens: ends(tokens, None))
+        return search.run(ids, advance, self._rules(ids, mask), lambda tokens: ends(tokens, None))
 
 
 def _taker(model: OpenedFolder, ids: Array, step: int) -> Graph:
@@ -376,16 +377,16 @@ def _embedded(
 def _rules(model: OpenedFolder, stop: Stop) -> list[Rule]:
     """The rules of generation_config.json for scores, as functions that change scores [batch, vocabulary] in place."""
     said = model.generation_config
-    rules: list[Rule] = []
     always, first = said.get("suppress_tokens") or [], said.get("begin_suppress_tokens") or []
+    bos, eos = said.get("forced_bos_token_id"), said.get("forced_eos_token_id")
 
-    def suppress(scores: Array, _: Array, step: int) -> None:
-        tokens = always + (first if step == 0 else [])
-        scores[:, [token for token in tokens if 0 <= token < scores.shape[1]]] = -np.inf
+    def suppress(scores: Array, tokens: Array, step: int) -> None:
+        is_first = step == int(bos is not None and tokens.shape[1] - step == 1)  # behind the token that is forced
+        chosen = always + (first if is_first else [])
+        scores[:, [token for token in chosen if 0 <= token < scores.shape[1]]] = -np.inf
 
-    def force(scores: Array, _: Array, step: int) -> None:
-        at = {0: said.get("forced_bos_token_id"), stop.max_new_tokens - 1: said.get("forced_eos_token_id")}
-        token = at.get(step)
+    def force(scores: Array, tokens: Array, step: int) -> None:
+        token = eos if step == stop.max_new_tokens - 1 and eos is not None else bos if tokens.shape[1] == 1 else None
         if token is not None:
             if not all(0 <= forced < scores.shape[1] for forced in (token if isinstance(token, list) else [token])):
                 why = f"the vocabulary has {scores.shape[1]}"
@@ -393,8 +394,5 @@ def _rules(model: OpenedFolder, stop: Stop) -> list[Rule]:
             scores[:] = -np.inf
             scores[:, token] = 0
 
-    if always or first:
-        rules.append(suppress)
-    if said.get("forced_bos_token_id") is not None or said.get("forced_eos_token_id") is not None:
-        rules.append(force)
-    return rules
+    is_asked = {suppress: bool(always or first), force: bos is not None or eos is not None}
+    return [rule for rule, asked in is_asked.items() if asked]

@@ -56,6 +56,10 @@ def _are_tokens(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_token, value))
 
 
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and all(_are_tokens(word) and word and min(word) >= 0 for word in value)
+
+
 def _is_factor(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < float("inf")
 
@@ -72,10 +76,18 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "forced_eos_token_id": _ONE_OR_MORE,
     "suppress_tokens": _TOKENS,
     "begin_suppress_tokens": _TOKENS,
+    "bad_words_ids": (_are_words, "a list of lists of tokens"),
+    "min_length": (_is_token, "a number of tokens"),
     "max_new_tokens": (_is_token, "a number of tokens"),
     "repetition_penalty": (_is_factor, "a positive number"),
 }
 
+
+_NOT_FOLLOWED = {
+    "sequence_bias": None, "exponential_decay_length_penalty": None, "guidance_scale": 1, "encoder_repetition_penalty": 1,
+    "encoder_no_repeat_ngram_size": 0, "watermarking_config": None, "stop_strings": None,
+}  # fmt: skip
+"""Keys of generation_config.json that change tokens in transformers alone, with the value that changes nothing."""
 
 CACHE = "past_key_values"
 """The argument and the output that holds a whole cache, by the names of its states."""
@@ -130,6 +142,11 @@ class OpenedFolder(Shown):
                 read_config(folder, name, file_now(folder, self.manifest, name))
                 for name in ("config.json", "generation_config.json")
             )
+        others = [
+            name for name, usual in _NOT_FOLLOWED.items() if self.generation_config.get(name) not in (None, usual)
+        ]
+        if others:
+            self.warnings = [*self.warnings, f"generate does not follow {', '.join(others)} of generation_config.json"]
         warn(self.warnings)
         self.delays = self.manifest.codebook_delays
         self._adapters: dict[str, dict[str, Any]] = {}

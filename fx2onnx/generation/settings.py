@@ -224,21 +224,24 @@ def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> Non
 
 
 def rules_of(
-    settings: GenerateSettings, said: Mapping[str, Any], eos: Sequence[int], handed: Callable[[Array], Any]
+    settings: GenerateSettings,
+    said: Mapping[str, Any],
+    eos: Sequence[int],
+    handed: Callable[[Array], Any],
+    padding: Array,
 ) -> list[Rule]:
     """Rules of the settings that stand before those of generation_config.json about single tokens.
 
-    ``handed`` makes of an array what a function of the user gets.
+    ``handed`` makes of an array what a function of the user gets. Each row begins with that much ``padding``.
     """
     rules: list[Rule] = []
     penalty = _chosen(settings.repetition_penalty, said, "repetition_penalty", 1.0)
     size = int(_chosen(settings.no_repeat_ngram_size, said, "no_repeat_ngram_size", 0))
-    least = int(_chosen(settings.min_new_tokens, said, "min_new_tokens", 0))
     allowed = settings.prefix_allowed_tokens_fn
 
     def penalise(scores: Array, tokens: Array, _: int) -> None:
-        for row, seen in zip(scores, tokens, strict=True):
-            seen = np.unique(seen)
+        for row, seen, first in zip(scores, tokens, padding, strict=True):
+            seen = np.unique(seen[first:])
             row[seen] = np.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
 
     def forbid_repeats(scores: Array, tokens: Array, _: int) -> None:
@@ -248,10 +251,6 @@ def rules_of(
             windows = np.lib.stride_tricks.sliding_window_view(seen, size) if len(seen) >= size else np.empty((0, size))
             last = seen[len(seen) - size + 1 :]
             row[windows[(windows[:, :-1] == last).all(1), -1].astype(np.int64)] = -np.inf
-
-    def wait(scores: Array, _: Array, step: int) -> None:
-        if step < least:
-            scores[:, list(eos)] = -np.inf
 
     def allow(scores: Array, tokens: Array, _: int) -> None:
         assert allowed is not None
@@ -277,11 +276,29 @@ def rules_of(
         rules.append(penalise)
     if size:
         rules.append(forbid_repeats)
-    if least and eos:
-        rules.append(wait)
+    rules += _forbidding(settings, said, eos)
     if allowed is not None:
         rules.append(allow)
     return rules
+
+
+def _forbidding(settings: GenerateSettings, said: Mapping[str, Any], eos: Sequence[int]) -> list[Rule]:
+    """Rules against words, and against an end before there are enough tokens."""
+    least = _chosen(settings.min_new_tokens, said, "min_new_tokens", None)
+    shortest = int(said.get("min_length") or 0) if least is None else 0
+    words = [word for word in said.get("bad_words_ids") or () if word not in [[end] for end in eos]]
+
+    def forbid_words(scores: Array, tokens: Array, _: int) -> None:
+        for *before, last in words:
+            start = tokens.shape[1] - len(before)
+            if start >= 0 and last < scores.shape[1]:
+                scores[(tokens[:, start:] == np.array(before, np.int64)).all(1), last] = -np.inf
+
+    def wait(scores: Array, tokens: Array, step: int) -> None:
+        if step < int(least or 0) or tokens.shape[1] < shortest:
+            scores[:, list(eos)] = -np.inf
+
+    return [*([forbid_words] if words else []), *([wait] if (least or shortest) and eos else [])]
 
 
 def last_rules(settings: GenerateSettings, said: Mapping[str, Any], handed: Callable[[Array], Any]) -> list[Rule]:

@@ -512,7 +512,7 @@ def test_without_verify_no_source_is_needed(folder: Path) -> None:
         ("generation_config.json", '{"max_new_tokens": "many"}', "max_new_tokens"),
         ("generation_config.json", '{"repetition_penalty": -1}', "repetition_penalty"),
         ("generation_config.json", '{"suppress_tokens": 1e30}', "suppress_tokens"),
-        ("generation_config.json", '{"forced_bos_token_id": 60}', "forces the token 60"),
+        ("generation_config.json", '{"forced_eos_token_id": 60}', "forces the token 60"),
         ("generation_config.json", "[" * 100_000, "nested"),
     ],
 )

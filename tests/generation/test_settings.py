@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,58 @@ def test_tokens_are_those_of_transformers(model: LoadedModel, eager: Any, case: 
         assert torch.equal(model.generate(IDS, **settings), wanted)
         if settings.get("do_sample"):
             assert torch.equal(model.generate(IDS, seed=seed, **settings), wanted)
+
+
+PADDED = torch.tensor([[0, 0, 7, 8], [9, 10, 11, 12]])
+RULES: list[dict[str, Any]] = [
+    {"bad_words_ids": [[5], [8, 3], [12, 50], [2], [3] * 9]},
+    {"bad_words_ids": [[4]], "min_length": 7},
+    {"min_length": 7, "min_new_tokens": 1},
+    {"forced_bos_token_id": 3, "begin_suppress_tokens": [7, 8]},
+    {"forced_bos_token_id": 3, "forced_eos_token_id": 2, "suppress_tokens": [9]},
+    {"begin_suppress_tokens": [7, 8]},
+    {"repetition_penalty": 1.7},
+    {"repetition_penalty": 1.7, "no_repeat_ngram_size": 1},
+]
+
+
+@pytest.mark.long_cases(but=("runner-1-rules1", "runner-5-rules0", "runner-5-rules3", "runner-5-rules6"))
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("new", [1, 5])
+@pytest.mark.parametrize("engine", ["onnxruntime", "runner"])
+def test_rules_of_the_folder_are_followed(
+    engine: str, new: int, rules: dict[str, Any], folder: Path, eager: Any, tmp_path: Path
+) -> None:
+    """The scores of transformers at every step, behind padding, and behind a single token."""
+    shutil.copytree(folder, tmp_path / "ruled")
+    stated = {"eos_token_id": 2, "pad_token_id": 0, **rules}
+    (tmp_path / "ruled" / "generation_config.json").write_text(json.dumps(stated))
+    with pytest.warns(fx2onnx.ExportWarning, match=r"generation_config\.json"):
+        model = load(tmp_path / "ruled", engine)
+    for ids in (PADDED, IDS[:, :1]):
+        given, kept = {"attention_mask": (ids != 0).long(), "max_new_tokens": new}, list[Any]()
+        wanted = eager.generate(
+            ids, do_sample=False, output_scores=True, return_dict_in_generate=True, **given, **stated
+        )
+        found = model.generate(ids, logits_processor=[lambda _, scores: kept.append(scores) or scores], **given)  # type: ignore[func-returns-value]  # noqa: B023
+        assert torch.equal(found, wanted.sequences)
+        torch.testing.assert_close(torch.stack(kept), torch.stack(wanted.scores), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "usual"),
+    [("sequence_bias", [[[5], 2.0]], None), ("guidance_scale", 1.5, 1.0), ("stop_strings", ["a"], None)],
+)
+def test_rules_of_the_folder_that_are_not_followed_warn(
+    key: str, value: Any, usual: Any, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "ruled")
+    stated = json.loads((folder / "generation_config.json").read_text())
+    for given, count in ((value, 1), (usual, 0)):
+        (tmp_path / "ruled" / "generation_config.json").write_text(json.dumps({**stated, key: given}))
+        with pytest.warns(fx2onnx.ExportWarning) as seen:  # an edited file warns, too
+            load(tmp_path / "ruled", "runner")
+        assert sum(f"generate does not follow {key}" in str(each.message) for each in seen) == count
 
 
 @pytest.mark.long
@@ -265,8 +318,6 @@ def test_lengths_and_texts_that_cannot_be_are_told(model: LoadedModel, folder: P
 
 @pytest.mark.long
 def test_a_folder_without_a_tokenizer_says_so(folder: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(folder, tmp_path / "bare")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "bare" / name).unlink()

@@ -52,12 +52,16 @@ DECIDES_BY_DATA = ("yolov5",)
 SOME = ("resnet50", "mobilenet_v3_large", "vit_b_16", "bert_base_mlm", "gpt2", "t5_small")
 
 
-def models(rounds: int, names: Iterable[str]) -> None:
+def capture(*given: Any) -> object:
+    """One capture as an export makes it: the patches are those of the libraries that are imported by now."""
     from fx2onnx.capture.driver import capture as plain_capture
-    from fx2onnx.capture.options import CaptureOptions
     from fx2onnx.model_patches.library import LibraryPatches
 
-    capture = partial(plain_capture, patches=LibraryPatches())
+    return plain_capture(*given, patches=LibraryPatches())
+
+
+def models(rounds: int, names: Iterable[str]) -> None:
+    from fx2onnx.capture.options import CaptureOptions
     from models_zoo.registry import build
 
     print("\n| model | bare fake run s | capture s | capture / bare | dynamic s | dynamic / static |")
@@ -84,12 +88,6 @@ def models(rounds: int, names: Iterable[str]) -> None:
 
 def depth(rounds: int) -> None:
     import torch
-
-    from fx2onnx.capture.driver import capture as plain_capture
-    from fx2onnx.model_patches.library import LibraryPatches
-
-    capture = partial(plain_capture, patches=LibraryPatches())
-
     from transformers import BertConfig, BertModel
 
     sample = torch.ones(1, 32, dtype=torch.long)
@@ -110,10 +108,6 @@ def depth(rounds: int) -> None:
 def size(rounds: int) -> None:
     import torch
 
-    from fx2onnx.capture.driver import capture as plain_capture
-    from fx2onnx.model_patches.library import LibraryPatches
-
-    capture = partial(plain_capture, patches=LibraryPatches())
     from models_zoo.registry import build
 
     entry = build("t5_tiny")

@@ -55,7 +55,40 @@ def written_later(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if mask.any() else x.exp()
 
 
-@pytest.mark.parametrize("program", [where_elements_decide, other_bits, written_later])
+def all_but_a_row(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if torch.zeros(x.shape[0] - 1).all() else x * 3
+
+
+def a_size_as_a_tensor(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if torch.tensor(x.shape[0]) == 1 else x * 3
+
+
+def asked_by_a_kernel_before(x: torch.Tensor) -> torch.Tensor:
+    rest = torch.zeros(x.shape[0] - 1).all()
+    return (x * 2 if x.shape[0] - 1 == 0 else x * 3) + rest
+
+
+def rows_that_data_chooses(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if torch.ones_like(x[x[:, 0] > 0]).any() else x * 3
+
+
+def rows_of_which_the_example_has_none(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if (torch.zeros(x[x > 50].shape) == 1).all() else x * 3
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        where_elements_decide,
+        other_bits,
+        written_later,
+        all_but_a_row,
+        a_size_as_a_tensor,
+        asked_by_a_kernel_before,
+        rows_that_data_chooses,
+        rows_of_which_the_example_has_none,
+    ],
+)
 def test_as_eager_decides(program: Callable[..., torch.Tensor]) -> None:
     others = [(torch.randn(n, 4),) for n in (1, 2, 5)] + [(-torch.rand(3, 4),)]
     check(program, (torch.randn(3, 4),), others=others, dynamic_shapes=({0: "batch"},))

@@ -272,7 +272,7 @@ def to_python(tracer: Tracer, func: OpOverload, tensor: torch.Tensor) -> Any:
         return bool(number) if func is aten.is_nonzero.default else number
     truth = None if begins_loop and value is not None else truth_of(tracer, node)
     if truth is not None:
-        return truth if isinstance(truth, bool) else tracer.sizes.decided(truth)
+        return truth if isinstance(truth, bool) else tracer.sizes.guard(truth, by_python=True, by_user=True)
     is_stated = tensor.dtype == torch.bool and asserted_by_user()
     is_refused = not is_stated and func is aten.is_nonzero.default and refused_by_torch()
     if (is_stated or is_refused) and is_caught() and road("errors that forward catches").decides(tracer):

@@ -42,7 +42,9 @@ def truth_of_uniform(tracer: Tracer, node: torch.fx.Node) -> bool | Relation | N
         count = count * size
     known = tracer.sizes.certain("ge", count, 1)
     relation = Relation("eq" if where_empty else "ne", (count, 0))
-    return (not where_empty if known else where_empty) if known is not None else relation
+    if known is None:
+        return None if relation.symbols() & tracer.sizes.unbacked else relation
+    return known is not where_empty
 
 
 def _number(tracer: Tracer, node: object, seen: dict[object, torch.Tensor | None]) -> torch.Tensor | None:

@@ -334,7 +334,8 @@ class ShapeEnv(SizesOfRun):
             return holds
         self.asked.append(("check" if ends_run else "guard", relation, holds))
         noted = self.guards.get((relation, holds))
-        if (noted is None or (ends_run and not noted.ends_run)) and self.facts.is_settled(relation) is None:
+        is_news = noted is None or (not noted.ends_run and (ends_run or (by_python and not noted.by_user)))
+        if is_news and self.facts.is_settled(relation) is None:
             where, by_user = user_location(), by_user or asked_by_user()
             true = relation if holds else relation.negated()
             is_needed = ends_run and holds and not self.facts.excludes_zero_only(true)

@@ -86,6 +86,18 @@ def test_weights_that_are_fed_anew() -> None:
             np.testing.assert_array_equal(session.run(None, feeds)[0], again)
 
 
+@pytest.mark.parametrize(("steps", "batch"), [(0, 3), (5, 0), (0, 0)])
+def test_a_quantized_lstm_of_nothing(steps: int, batch: int) -> None:
+    """No step leaves the states as they are; onnxruntime ends the process where there is no row."""
+    states = {name: draw(2, batch, HIDDEN, seed=seed) for seed, name in enumerate("hc")}
+    feeds = operands("bidirectional", U8, False, **states) | {"x": draw(steps, batch, WIDTH)}
+    model = model_of("DynamicQuantizeLSTM", feeds, "y h1 c1", MICROSOFT, {"hidden_size": HIDDEN, "direction": "bidirectional"})  # fmt: skip
+    given = {name: value for name, value in feeds.items() if value is not None}
+    found, *last = ort.InferenceSession(model).run(None, given)
+    assert found.shape == (steps, 2, batch, HIDDEN)
+    np.testing.assert_array_equal(last, list(states.values()))
+
+
 class Shared(dict[Any, Any]):
     """What a step keeps, into which another thread writes right after this one."""
 

@@ -153,7 +153,7 @@ def dynamic_quantize_lstm(
     functions = activations(names, attrs.get("activation_alpha") or (), attrs.get("activation_beta") or ())
     check_shape((steps, n_directions, batch, hidden), FLOAT32, "the result of a recurrence")
     is_usual = names == ("Sigmoid", "Tanh", "Tanh") * n_directions and not (clip or input_forget) and p is None
-    is_usual = is_usual and lengths is None and x.dtype == FLOAT32
+    is_usual = is_usual and lengths is None and x.dtype == FLOAT32 and batch > 0
     y = np.zeros((steps, n_directions, batch, hidden), FLOAT32)
     last_h, last_c = np.zeros((2, n_directions, batch, hidden), FLOAT32)
     for index, longest in enumerate([int(ends.max(initial=0))] * n_directions):

@@ -293,6 +293,19 @@ def test_a_folder_that_rounds_other_weights_is_told_apart(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("rule", [{"min_new_tokens": 2}, {"forced_eos_token_id": 2}, {"begin_suppress_tokens": [7]}])
+def test_rules_of_the_first_tokens_leave_no_agreement(checkpoint: Path, tmp_path: Path, rule: dict[str, Any]) -> None:
+    """Tokens one by one are each the first, after which no row may end: an end of the source counted as another token."""
+    shutil.copytree(checkpoint, tmp_path / "in")
+    (tmp_path / "in" / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(2, 50)), **rule}))
+    fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", verify=False, kv="int8")
+    ids = np.array([[5, 6, 7], [9, 3, 4]])
+    verdict = fx2onnx.verify_generation(tmp_path / "out", f"hf:{tmp_path / 'in'}", input_ids=ids)
+    assert verdict.ok
+    assert verdict.agreement is None
+
+
+@pytest.mark.long
 def test_an_encoder_decoder_that_rounds_shared_tables_is_checked(tmp_path: Path) -> None:
     import torch
     from transformers import T5Config, T5ForConditionalGeneration

@@ -151,3 +151,28 @@ def test_of_images_of_any_size(program: Program) -> None:
     torch.manual_seed(0)
     sample, *others = ((torch.randn(1, 2, *size),) for size in ((9, 7), (8, 12), (2, 3), (16, 16)))
     check(program, sample, others=others, dynamic_shapes=({2: "h", 3: "w"},), rtol=1e-4)
+
+
+def largest_of_the_others(x: torch.Tensor) -> torch.Tensor:
+    return x[1:].max() if x.shape[0] > 1 else x.sum()
+
+
+def largest_along_the_rest(x: torch.Tensor) -> torch.Tensor:
+    rest = x[:, 1:]
+    return rest.max(1).values if rest.shape[1] else x[:, 0]
+
+
+def differences_to_the_largest(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] == 1:
+        return x[0] * 2
+    if x.shape[0] == 2:
+        return x[1:].amax(0)
+    return x[2:].amax(0) - x[1:].amax(0)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("program", [largest_of_the_others, largest_along_the_rest, differences_to_the_largest])
+def test_a_need_that_python_asked_about_is_no_condition(program: Program, rows: int) -> None:
+    others = [(torch.randn(*sizes),) for sizes in ((1, 5), (2, 2), (4, 1), (1, 1), (7, 3))]
+    result = check(program, (torch.randn(rows, rows),), others=others, dynamic_shapes=({0: "n", 1: "t"},))
+    assert all("both branches" in str(each) for each in result.report.assumptions)

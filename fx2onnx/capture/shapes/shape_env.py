@@ -19,7 +19,7 @@ from fx2onnx.sizes.bounds import certain
 from fx2onnx.sizes.expr import Dim, Scalar, apply
 from fx2onnx.sizes.facts import SizesOfRun
 from fx2onnx.sizes.relation import Relation, holds_at_all
-from fx2onnx.sizes.sets import where_true
+from fx2onnx.sizes.sets import interval, where_true
 from fx2onnx.sizes.solve import NO_EQUALITIES
 from fx2onnx.torchcompat.asked_code import asks_in, asserted_by_user, checked_by_user, refused_by_torch, sorts_strides
 from fx2onnx.torchcompat.caught_errors import is_caught
@@ -335,6 +335,7 @@ class ShapeEnv(SizesOfRun):
         self.asked.append(("check" if ends_run else "guard", relation, holds))
         noted = self.guards.get((relation, holds))
         is_news = noted is None or (not noted.ends_run and (ends_run or (by_python and not noted.by_user)))
+        is_news = is_news and not (ends_run and holds and self._was_decided(relation))
         if is_news and self.facts.is_settled(relation) is None:
             where, by_user = user_location(), by_user or asked_by_user()
             true = relation if holds else relation.negated()
@@ -345,6 +346,15 @@ class ShapeEnv(SizesOfRun):
             if true.op == "eq" or is_needed:
                 self.require(true, where, bounded=by_user or is_needed)
         return holds
+
+    def _was_decided(self, true: Relation) -> bool:
+        """Return whether Python asked before for sizes at all of which, but 0, ``true`` holds, so that its way is for these alone."""
+        names, sizes, left = true.symbols(), where_true(true), interval(1, None)
+        asked = [guard.relation for guard in self.guards.values() if guard.by_user]
+        for relation in (*self.facts.supposed, *asked):
+            found = where_true(relation) if relation.symbols() == names else None
+            left = left if found is None else left & found
+        return sizes is not None and left.both(sizes) == left
 
     def _decides_nothing(self, relation: Relation, holds: bool, by_python: bool) -> bool:
         if self.is_either_way(relation) or self.asks_of_strides:

@@ -88,6 +88,7 @@ def calls(entry: Any, folder: Path, reports: list[Any], saving: list[float]) -> 
 
     import fx2onnx
     from fx2onnx.base.events import recording
+    from fx2onnx.report.profile_data import tree_of
 
     module, args, kwargs, shapes = entry.module, entry.args, entry.kwargs, entry.dynamic_shapes
 
@@ -99,7 +100,7 @@ def calls(entry: Any, folder: Path, reports: list[Any], saving: list[float]) -> 
     def saved() -> None:
         with recording("save") as recorder:
             result.save(folder / "saved.onnx")
-        spans = recorder.tree().children
+        spans = tree_of(recorder).children
         saving.append(sum(span.seconds for span in spans if span.name in ("write weights", "write model")))
 
     def theirs(file: str | None, **keywords: Any) -> Callable[[], Any]:

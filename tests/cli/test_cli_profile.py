@@ -18,6 +18,7 @@ from fx2onnx.cli import profile_measure
 from fx2onnx.cli.profile_measure import parse_depth, parse_sweep, with_depth, with_size
 from fx2onnx.cli.profile_probes import DYNAMO, TORCHSCRIPT, Probe, probed
 from fx2onnx.report.profile import Profile
+from fx2onnx.report.profile_data import tree_of
 from fx2onnx.sources import Source
 from tests.cli import support
 from tests.cli.support import factories
@@ -204,7 +205,7 @@ def test_probes_record_nothing_outside_a_recording() -> None:
         assert math.sqrt(4.0) == 2.0
         with recording("all") as recorder:
             math.sqrt(4.0)
-    assert recorder.tree().children == []
+    assert tree_of(recorder).children == []
 
 
 def test_sizes_that_share_a_dim_name_change_together() -> None:

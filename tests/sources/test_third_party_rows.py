@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from studies.third_party.spec import Row, apply, at, tensors
-from studies.third_party.sweep import EVERY, PACKAGES, ROWS, measured
+from studies.third_party.sweep import EVERY, PACKAGES, ROWS, measure
 
 
 def test_each_row_has_a_name_of_its_own_and_inputs_at_both_sizes() -> None:
@@ -33,9 +33,9 @@ def test_inputs_are_what_the_row_says() -> None:
 
 @pytest.mark.long
 def test_a_row_is_right_refused_or_not_there() -> None:
-    assert measured(Row("torch", "relu", apply("torch.relu"), ("batch 3",)))["right"]
+    assert measure(Row("torch", "relu", apply("torch.relu"), ("batch 3",)))["right"]
     refused = Row("torch", "list", lambda: at("torch.nn.Module")(), ("batch 3",))
-    assert "unbuilt" in measured(refused)
+    assert "unbuilt" in measure(refused)
     assert [value.shape for value in tensors({"a": torch.ones(2), "b": (torch.ones(1, dtype=torch.complex64),)})] == [
         (2,),
         (1, 2),

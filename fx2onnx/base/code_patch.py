@@ -91,13 +91,7 @@ def put_names(names: Iterable[Patched]) -> None:
 
 def _put_all_back(done: list[tuple[Any, str, Any, Any]]) -> None:
     while done:
-        holder, name, value, before = done[-1]
-        PATCHED.pop((id(holder), name), None)
-        if vars(holder).get(name, _ABSENT) is value:
-            if before is _ABSENT:
-                delattr(holder, name)
-            else:
-                setattr(holder, name, before)
+        _put_back(*done[-1])
         done.pop()
 
 

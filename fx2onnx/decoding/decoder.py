@@ -94,8 +94,7 @@ class CachedDecoder(torch.nn.Module):
         if self.takes_one_token and not is_holding(cache) and "attention_mask" in plain:
             seen = plain["attention_mask"][:, -1] != 0
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
-        hidden = {HIDDEN: self._hidden_of(result[HIDDEN])} if self._hidden_of else {}
-        return {"logits": result["logits"]} | hidden | {PRESENT + name: value for name, value in following.items()}
+        return outputs_of(result, following, self._hidden_of)
 
     def _cache(self, plain: Mapping[str, torch.Tensor], states: dict[str, torch.Tensor]) -> object:
         """The cache before the tokens."""
@@ -111,7 +110,7 @@ class CachedDecoder(torch.nn.Module):
 
     def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, object]:
         """The model's arguments beside the cache."""
-        return dict(plain) | ({"output_hidden_states": True} if self._hidden_of else {})
+        return {**plain, **asking_for(self._hidden_of)}
 
     def _kept(self, name: str, seen: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """The new state where the row's token is none of padding; models leave a single token's padding unmasked."""
@@ -151,6 +150,19 @@ class CachedDecoder(torch.nn.Module):
             if mask is None
             else mask.shape[1] - (plain["input_ids"] if "input_ids" in plain else plain[EMBEDDED]).shape[1]
         )
+
+
+def asking_for(hidden_of: HiddenOf | None) -> dict[str, bool]:
+    """The argument of a model whose hidden states are read."""
+    return {"output_hidden_states": True} if hidden_of else {}
+
+
+def outputs_of(
+    result: Mapping[str, torch.Tensor], following: Mapping[str, torch.Tensor], hidden_of: HiddenOf | None
+) -> dict[str, torch.Tensor]:
+    """The outputs of a decoder: the logits of ``result``, what ``hidden_of`` gives of its hidden states, and the cache that follows."""
+    hidden = {HIDDEN: hidden_of(result[HIDDEN])} if hidden_of else {}
+    return {"logits": result["logits"]} | hidden | {PRESENT + name: value for name, value in following.items()}
 
 
 class WholePrompt(CachedDecoder):

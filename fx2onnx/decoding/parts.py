@@ -182,8 +182,8 @@ def cached_parts(
                     why="only decoders whose cache is one of keys and values of their tokens have",
                     next=f"leave out --kv {cache}",
                 )
-            if drafter and recipe is not plain_decoder:
-                why, step = "only decoders with a cache that grows have", "leave out --drafter"
+            if drafter and recipe not in (plain_decoder, static_cache):
+                why, step = "only decoders of tokens have", "leave out --drafter"
                 raise UserError("E601", f"{type(request.model).__name__} has no drafting head", why=why, next=step)
             parts = recipe.parts(request)
             if not isinstance(parts, TextOnly):

@@ -276,18 +276,19 @@ class FolderOptions:
 
     def form(self, cache: str) -> dict[str, Any]:
         """The options of ``decoding.parts.assemble`` beside the source's; ``cache`` is ``cache_form``. Raises UserError E001, E302."""
-        return {"cache": cache, "prompts": self.prompts, "drafter": self._drafter(cache), "logits": self.logits}
+        return {"cache": cache, "prompts": self.prompts, "drafter": self._drafter, "logits": self.logits}
 
-    def _drafter(self, form: str) -> str | None:
-        """``drafter``; ``form`` is that of the cache. Raises UserError E001 where options exclude each other."""
+    @property
+    def _drafter(self) -> str | None:
+        """``drafter``. Raises UserError E001 where options exclude each other."""
         if self.drafter is None:
             return None
         is_path = isinstance(self.drafter, str | os.PathLike)
         if self.drafter != "mtp" and not (is_path and os.path.isdir(os.path.expanduser(self.drafter))):
             step = "--drafter mtp, or the folder of an EAGLE-3 drafter"
             raise UserError("E001", f"--drafter {self.drafter!r:.60} is neither mtp nor a folder", next=step)
-        other = {"static": "--cache static", "paged": "--cache paged", "grouped": "fused forms"}.get(form, "")
-        other = other or ("--logits last" if self.logits == "last" else "")
+        other = "--logits last" if self.logits == "last" else ""
+        other = f"--target {self.export.target}" if self.export.is_for_genai else other
         if not self.task.endswith("-with-past"):
             other = f"--task {self.task}"
         if other:

@@ -12,7 +12,7 @@ import numpy as np
 from fx2onnx.base.errors import UserError, onnxruntime_errors
 from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.judge.engines import Array, from_ort_value, open_session, to_ort_value
-from fx2onnx.manifest.form import CacheState, GraphForm, Port
+from fx2onnx.manifest.form import FIXED, CacheState, GraphForm, Port
 from fx2onnx.manifest.names import BATCH, CAPACITY, PAGES
 from fx2onnx.sizes.stated import SizeCondition, check_sizes
 from fx2onnx.sizes.text import Root, root_of
@@ -193,7 +193,7 @@ class Graph:
         binding = self._session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
-        pasts = {state.output: state.input for state in self.form.cache if state.length in ("capacity", "pages")}
+        pasts = {state.output: state.input for state in self.form.cache if state.length in FIXED}
         kept = {name: values[past] for name in self.outputs if (past := pasts.get(name) or "") in values}
         for name in self.outputs:
             if name in kept:

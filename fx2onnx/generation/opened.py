@@ -16,7 +16,7 @@ from fx2onnx.files import onnx_adapter
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.staging import locked
 from fx2onnx.generation.engine import Graph, as_array, cast, check_feeds, check_known, dtype_of, shape_of
-from fx2onnx.manifest.form import Kind, changed_copies, file_now, graph_files, read_manifest
+from fx2onnx.manifest.form import FIXED, Kind, changed_copies, file_now, graph_files, read_manifest
 from fx2onnx.manifest.names import PAST
 
 PARTS = ("text_config", "decoder", "decoder_config")
@@ -250,7 +250,7 @@ def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
     """Empty caches, a mask of ones and running positions where the caller left them out."""
     form = graph.form
     if form.input("length"):
-        fixed = [name for name, state in graph.past.items() if state.length in ("capacity", "pages")]
+        fixed = [name for name, state in graph.past.items() if state.length in FIXED]
         missing = [name for name in (form.input("length"), form.input("pages"), *fixed) if name and name not in feeds]
         if missing:
             raise UserError(

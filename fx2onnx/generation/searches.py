@@ -18,6 +18,7 @@ from fx2onnx.generation.engine import Graph, as_array
 from fx2onnx.generation.opened import OpenedFolder
 from fx2onnx.generation.settings import Chooser, Rule, softmax
 from fx2onnx.judge.engines import Array
+from fx2onnx.manifest.form import FIXED
 from fx2onnx.manifest.names import HIDDEN
 
 DRAFTED = 5
@@ -64,9 +65,13 @@ def _unfit(model: OpenedFolder) -> str:
     form, states = model.main.form, model.main.past.values()
     if not form.output("logits") or not states or form.tokens == "all" or form.tokens_per_call is not None:
         return "it has no cache, or takes one token a call"
-    if model.encoder is not None or model.graph("embed") is not None or model.delays or form.has_fixed_cache:
-        return "it takes more than tokens, or has a cache of fixed size"
-    others = [state.name for state in states if state.axis is None or state.length not in ("past", "window")]
+    if model.encoder is not None or model.graph("embed") is not None or model.delays:
+        return "it takes more than tokens"
+    others = [
+        state.name
+        for state in states
+        if state.length not in FIXED and (state.axis is None or state.length not in ("past", "window"))
+    ]
     return f"its cache cannot be cut: {others[0]}" if others else ""
 
 
@@ -82,8 +87,10 @@ class CutCache:
     whole: dict[str, Array] = field(default_factory=dict)
 
     def cut(self, length: int) -> None:
-        """Keep the first ``length`` tokens."""
+        """Keep the first ``length`` tokens. A cache of fixed size stays: what is behind them is written again before it is read."""
         for name, state in self.graph.past.items() if length < self.length else ():
+            if state.length in FIXED:
+                continue
             assert state.axis is not None
             end, first = length, 0
             if state.window is not None:

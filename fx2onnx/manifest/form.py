@@ -38,6 +38,8 @@ them."""
 Length: TypeAlias = Literal["past", "window", "own", "capacity", "pages", "constant"]
 """The size of a state's axis of tokens: as long as the past; at most a window; by a rule of the graph's own; as the
 caller chooses; ``pages``: as many pages of so many tokens as the second size says; or ``constant`` for states without such an axis."""
+FIXED = ("capacity", "pages")
+"""The lengths of caches that are allocated once, and written in place."""
 
 _Count = Annotated[int, within(0, 2**63 - 1)]
 _Token = Annotated[int, within(0, 2**31)]
@@ -136,7 +138,7 @@ class GraphForm:
 
     @property
     def has_fixed_cache(self) -> bool:
-        return any(state.length in ("capacity", "pages") for state in self.cache)
+        return any(state.length in FIXED for state in self.cache)
 
     @property
     def goes_on(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ SIZES: dict[str, Any] = {
 
 
 def folder(path: Path, seed: int, **more: Any) -> Path:
-    options = {name: more.pop(name) for name in ("logits", "target", "fused", "task") if name in more}
+    options = {name: more.pop(name) for name in ("logits", "target", "fused", "task", "cache") if name in more}
     with seeded(seed):
         model = transformers.LlamaForCausalLM(
             transformers.LlamaConfig(**SIZES | {"num_hidden_layers": 1} | more)
@@ -138,22 +139,34 @@ def test_folders_that_cannot_draft(more: dict[str, Any], message: str, pair: tup
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("more", [{"logits": "last"}, {"target": "onnxruntime", "fused": True}])
+@pytest.mark.parametrize(
+    "more", [{"logits": "last"}, {"target": "onnxruntime", "fused": True}, {"cache": "static"}, {"cache": "paged"}]
+)
 def test_other_forms_of_the_model(more: dict[str, Any], pair: tuple[Path, Path], tmp_path: Path) -> None:
-    model = fx2onnx.load(folder(tmp_path, 1, num_hidden_layers=2, **more))
+    """Drafts that are always right, and never; up to the last place of a cache of fixed size."""
+    place = folder(tmp_path, 1, num_hidden_layers=2, **more)
+    model = fx2onnx.load(place)
     if "logits" in more:
         with pytest.raises(UserError, match="logits of the last token only"):
             model.generate(PROMPT, assistant=pair[1])
         return
-    wanted = fx2onnx.load(pair[0]).generate(PROMPT, max_new_tokens=12)
-    np.testing.assert_array_equal(model.generate(PROMPT, max_new_tokens=12, assistant=pair[1]), wanted)
+    wanted = fx2onnx.load(pair[0]).generate(PROMPT, max_new_tokens=27)
+    for engine, assistant in (("onnxruntime", pair[1]), ("onnxruntime", place), ("runner", place)):
+        loaded = fx2onnx.load(place if engine == "onnxruntime" else pair[0], engine=engine)
+        found = loaded.generate(PROMPT, max_new_tokens=27, assistant=assistant, num_assistant_tokens=4)
+        np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("window", [2, 5, 12])
-@pytest.mark.parametrize("engine", ["onnxruntime", "runner"])
+@pytest.mark.parametrize(
+    ("engine", "window", "cache"),
+    [
+        *itertools.product(["onnxruntime", "runner"], [2, 5, 12], ["dynamic"]),
+        *itertools.product(["onnxruntime", "runner"], [5], ["static", "paged"]),
+    ],
+)
 def test_sliding_windows(
-    engine: str, window: int, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, window: int, cache: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows shorter than the prompt, than what is generated and than a round of drafts; the drafter has one or none."""
     kinds, sizes = ["sliding_attention", "full_attention"], SIZES | {"num_key_value_heads": 2, "head_dim": 8}
@@ -163,7 +176,7 @@ def test_sliding_windows(
         for weight in model.parameters():
             weight.data *= 3 if weight.dim() > 1 else 1
     model.save_pretrained(tmp_path / "in")
-    fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", verify=False)
+    fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", verify=False, cache=cache)
     loaded, itself = (fx2onnx.load(tmp_path / "out", engine=engine) for _ in range(2))
     wanted = loaded.generate(PROMPT, max_new_tokens=20)
     asked = CachedTokens.logits
@@ -183,6 +196,7 @@ def test_sliding_windows(
 
 def head_folder(path: Path, kind: str, **more: Any) -> tuple[Path, Any]:
     """An exported checkpoint with an MTP head behind its layers, and the model."""
+    options = {name: more.pop(name) for name in ("cache", "target", "fused") if name in more}
     from safetensors.torch import load_file, save_file
     from transformers.modeling_layers import MtpModel
 
@@ -217,7 +231,7 @@ def head_folder(path: Path, kind: str, **more: Any) -> tuple[Path, Any]:
             name = name.replace(old, new)
         state[f"model.layers.2.{name}"] = value.clone()
     save_file(state, file, metadata={"format": "pt"})
-    done = fx2onnx.export_folder(f"hf:{path / 'in'}", path / "out", drafter="mtp", verify=True)
+    done = fx2onnx.export_folder(f"hf:{path / 'in'}", path / "out", drafter="mtp", verify=True, **options)
     assert all(verdict.ok for verdict in done.verdicts.values())
     return path / "out", (model, head)
 
@@ -241,12 +255,21 @@ def often_right(loaded: Any, wanted: Any, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 WINDOWS = {"head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+FUSED = {"target": "onnxruntime", "fused": True}
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "more"), [("glm4_moe", {"head_dim": 8}), ("deepseek_v3", LATENT), ("mellum", WINDOWS)]
+    ("kind", "more"),
+    [
+        ("glm4_moe", {"head_dim": 8}),
+        ("deepseek_v3", LATENT),
+        ("mellum", WINDOWS),
+        ("mellum", {**WINDOWS, "cache": "static"}),
+        ("glm4_moe", {"head_dim": 8, "cache": "paged"}),
+        ("glm4_moe", {"head_dim": 8, **FUSED}),
+    ],
 )
 def test_a_head_of_the_model_drafts(
     kind: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -366,6 +389,10 @@ def eagle_logits(
 
 EAGLES: dict[str, tuple[str, dict[str, Any]]] = {
     "own tables": ("llama", {}),
+    "static": ("qwen3", {"export": {"cache": "static"}}),
+    "paged": ("llama", {"layers": 3, "export": {"cache": "paged"}}),
+    "fused": ("qwen3", {"export": FUSED}),
+    "fused, static": ("llama", {"export": FUSED | {"cache": "static"}}),
     "own layers": (
         "qwen3",
         {"lacks": "embed_tokens", "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 0]}},
@@ -384,6 +411,8 @@ EAGLES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_drafter_of_eagle_3(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first two logits are those of its formula; tokens are those without it, in fewer calls where it is often right."""
     family, more = EAGLES[kind]
+    options = more.get("export", {})
+    more = {name: value for name, value in more.items() if name != "export"}
     sizes = SIZES | {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "eos_token_id": None}
     with seeded(1):
         base = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **sizes)).eval()
@@ -391,7 +420,7 @@ def test_a_drafter_of_eagle_3(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
             weight.data *= 3 if weight.dim() > 1 else 1
     base.save_pretrained(tmp_path / "in")
     state = eagle_drafter(tmp_path / "eagle", base, **more)
-    fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", drafter=str(tmp_path / "eagle"))
+    fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out", drafter=str(tmp_path / "eagle"), **options)
     ids = torch.from_numpy(PROMPT)
     wanted = base.generate(ids, max_new_tokens=12, do_sample=False).numpy()
     layers = more.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids", [2, 2, 1])
@@ -448,7 +477,8 @@ def test_a_drafter_that_does_not_fit(more: dict[str, Any], why: str, tmp_path: P
         ({"drafter": "eagle"}, "E001", "mtp"),
         ({"drafter": 3}, "E001", "mtp"),
         ({"drafter": "mtp", "logits": "last"}, "E001", "--logits last"),
-        ({"drafter": "mtp", "cache": "static"}, "E001", "--cache static"),
+        ({"drafter": "mtp", "target": "onnxruntime-genai"}, "E001", "--target onnxruntime-genai"),
+        ({"drafter": "mtp", "cache": "static"}, "E601", "num_mtp_layers"),
     ],
 )
 def test_models_without_a_head_are_refused(options: dict[str, Any], code: str, why: str, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ from fx2onnx.decoding.cache.rotary import (
     turning,
 )
 from fx2onnx.decoding.cache.static import checked_layers
-from fx2onnx.decoding.decoder import prompt_of, text_inputs, trial
-from fx2onnx.manifest.names import BATCH, PAST, PAST_SIZE, POSITIONS, PRESENT
+from fx2onnx.decoding.decoder import HiddenOf, asking_for, outputs_of, prompt_of, text_inputs, trial
+from fx2onnx.manifest.names import BATCH, PAST, PAST_SIZE, POSITIONS
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.source import Options, Source
 
@@ -66,11 +66,11 @@ class ModelCall:
 class GroupedDecoder(torch.nn.Module):
     """``model`` with keys and values of all tokens as inputs and outputs."""
 
-    def __init__(self, model: Model, cache_argument: str, layers: int) -> None:
+    def __init__(self, model: Model, cache_argument: str, layers: int, hidden_of: HiddenOf | None) -> None:
         super().__init__()
         self.samples: list[dict[str, torch.Tensor]] = []
         """Inputs that the file is compared with the model on."""
-        self.model = model
+        self.model, self._hidden_of = model, hidden_of
         self._cache_argument = cache_argument
         self._layers = layers
         self._seen: RotaryCalls | None = None
@@ -88,11 +88,10 @@ class GroupedDecoder(torch.nn.Module):
         plain = {name: value for name, value in inputs.items() if not name.startswith(PAST)}
         call = ModelCall(layers, plain["attention_mask"], plain.get(POSITIONS))
         with self._replaced(call) if self._seen is not None else contextlib.nullcontext():
-            result = self.model(**plain, **{self._cache_argument: Cache(layers=layers)}, use_cache=True)
+            asked = asking_for(self._hidden_of) | {self._cache_argument: Cache(layers=layers)}
+            result = self.model(**plain, **asked, use_cache=True)
         written = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
-        return {"logits": result["logits"]} | {
-            PRESENT + name: tensor for name, tensor in zip(names, written, strict=True)
-        }
+        return outputs_of(result, dict(zip(names, written, strict=True)), self._hidden_of)
 
     @contextlib.contextmanager
     def as_file(self) -> Iterator[None]:
@@ -174,8 +173,11 @@ def _check_keys(model: Model, keys: torch.Tensor) -> None:
         )
 
 
-def grouped_decoder(model: Model, name: str, options: Options) -> Source:
-    """``model`` as one graph over caches that keep all tokens. Raises: UserError E601 where it does not fit."""
+def grouped_decoder(model: Model, name: str, options: Options, hidden_of: HiddenOf | None = None) -> Source:
+    """``model`` as one graph over caches that keep all tokens; ``hidden_of`` as ``cached_decoder`` takes it.
+
+    Raises: UserError E601 where it does not fit.
+    """
     sizes = unmistakable_sizes(model.config)
     cache_argument, cache = trial(model, prompt_of(model, sizes))
     layers = checked_layers(model, cache)
@@ -189,7 +191,7 @@ def grouped_decoder(model: Model, name: str, options: Options) -> Source:
             state = f"{PAST}{index}.{part}"
             kwargs[state] = torch.randn(batch, tensor.shape[1], PAST_SAMPLE, tensor.shape[3]).to(tensor.dtype)
             shapes[state] = {0: BATCH, 2: PAST_SIZE}
-    module = GroupedDecoder(model, cache_argument, len(layers)).eval()
+    module = GroupedDecoder(model, cache_argument, len(layers), hidden_of).eval()
     module.samples = [_part_of(kwargs, 1, new), _part_of(kwargs, batch, 1)]
     _try_on(module, module.samples[0])
     return Source.of_part(name, module, kwargs, shapes)

@@ -14,7 +14,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.cells import checked_type
 from fx2onnx.decoding.cache.layout import CacheLayout, answering_by_shape, unmistakable_sizes
-from fx2onnx.decoding.decoder import prompt_of, text_inputs, trial
+from fx2onnx.decoding.decoder import HiddenOf, asking_for, outputs_of, prompt_of, text_inputs, trial
 from fx2onnx.manifest.names import (
     BATCH,
     BLOCKS,
@@ -24,7 +24,6 @@ from fx2onnx.manifest.names import (
     MASK,
     PAGES,
     PAST,
-    PRESENT,
     TABLE,
     TOTAL,
     window_size,
@@ -72,9 +71,17 @@ class StaticDecoder(torch.nn.Module):
     ``windows`` have at most one token less than it.
     """
 
-    def __init__(self, model: Model, cache_argument: str, windows: Sequence[int | None], *, in_place: bool) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cache_argument: str,
+        windows: Sequence[int | None],
+        *,
+        in_place: bool,
+        hidden_of: HiddenOf | None,
+    ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self._hidden_of = model, hidden_of
         self._cache_argument = cache_argument
         self._windows = windows
         self._write = OVERLOAD if in_place else _cache_update
@@ -94,16 +101,23 @@ class StaticDecoder(torch.nn.Module):
             else _window_layer(key, value, window, plain[MASK].shape[1] - plain[IDS].shape[1])
             for key, value, window in zip(tensors[::2], tensors[1::2], self._windows, strict=True)
         ]
-        result = self.model(**plain, **{self._cache_argument: Cache(layers=layers)}, use_cache=True)
+        asked = asking_for(self._hidden_of) | {self._cache_argument: Cache(layers=layers)}
+        result = self.model(**plain, **asked, use_cache=True)
         written = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
-        following = {PRESENT + name: tensor for name, tensor in zip(names, written, strict=True)}
-        return {"logits": result["logits"]} | following
+        return outputs_of(result, dict(zip(names, written, strict=True)), self._hidden_of)
 
 
 def static_decoder(
-    model: Model, name: str, options: Options, *, in_place: bool = True, is_paged: bool = False
+    model: Model,
+    name: str,
+    options: Options,
+    *,
+    in_place: bool = True,
+    is_paged: bool = False,
+    hidden_of: HiddenOf | None = None,
 ) -> Source:
-    """``model`` as one graph over caches of fixed size; ``in_place``, through an operator that ONNX has from opset 24.
+    """``model`` as one graph over caches of fixed size; ``in_place``, through an operator that ONNX has from opset 24. ``hidden_of`` as
+    ``cached_decoder`` takes it.
 
     Raises:   UserError E601 where a layer keeps something else than keys and values of all its tokens.
     """
@@ -132,7 +146,7 @@ def static_decoder(
                 sizes_of_pages = batch * blocks + 1, PAGE, tensor.shape[1], tensor.shape[3]
                 kwargs[name_of_state] = torch.randn(sizes_of_pages).to(tensor.dtype)
                 shapes[name_of_state] = {0: PAGES}
-    module = StaticDecoder(model, cache_argument, windows, in_place=in_place).eval()
+    module = StaticDecoder(model, cache_argument, windows, in_place=in_place, hidden_of=hidden_of).eval()
     return Source.of_part(name, module, kwargs, shapes)
 
 

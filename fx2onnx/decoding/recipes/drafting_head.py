@@ -17,7 +17,19 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
 from fx2onnx.decoding.decoder import HiddenOf, add_states
 from fx2onnx.decoding.recipes.eagle_head import EagleHead, JoinedStates, eagle_head
-from fx2onnx.manifest.names import BATCH, HIDDEN, HIDDEN_BEFORE, IDS, LOGITS, PAST, POSITIONS, PRESENT, SEQUENCE
+from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
+from fx2onnx.manifest.names import (
+    BATCH,
+    DRAFT_FILE,
+    HIDDEN,
+    HIDDEN_BEFORE,
+    IDS,
+    LOGITS,
+    PAST,
+    POSITIONS,
+    PRESENT,
+    SEQUENCE,
+)
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.transformers_types import Config, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly
@@ -72,20 +84,21 @@ def _step(
     return mtp._project_to_logits(hidden), hidden
 
 
-def heads_of(model: Model, drafter: str) -> Heads:
-    """The MTP heads of ``model`` (``mtp``), or the drafter of EAGLE-3 in a folder.
+def drafting(request: FolderRequest) -> tuple[HiddenOf | None, list[FolderPart]]:
+    """The function from the hidden states of all layers to those that the drafter takes, and its file: of the model's own MTP head
+    (``mtp``), or of EAGLE-3 in a folder. Nothing where none is asked for.
 
     Raises:   UserError E601 where transformers runs no head of the model, or the checkpoint has none; as ``eagle_head``.
     """
-    return _mtp_of(model) if drafter == MTP else eagle_head(model, Path(drafter).expanduser())
+    model, drafter = request.model, request.drafter
+    if drafter is None:
+        return None, []
+    heads = _mtp_of(model) if drafter == MTP else eagle_head(model, Path(drafter).expanduser())
+    hidden_of = JoinedStates(heads) if isinstance(heads, EagleHead) else itemgetter(-1)
+    return hidden_of, [request.part(DRAFT_FILE, _drafting_head(model, heads, request.name, request.options))]
 
 
-def hidden_of(heads: Heads) -> HiddenOf:
-    """The function from the hidden states of all layers to those that the head takes."""
-    return JoinedStates(heads) if isinstance(heads, EagleHead) else itemgetter(-1)
-
-
-def drafting_head(model: Model, mtp: Heads, name: str, options: Options) -> Source:
+def _drafting_head(model: Model, mtp: Heads, name: str, options: Options) -> Source:
     """The first head as a graph that takes tokens [1, length], the hidden states before them, and its own cache."""
     sizes = unmistakable_sizes(model.config)
     width = int(mtp.config.hidden_size)

@@ -13,9 +13,9 @@ from fx2onnx.decoding.cache.calibration import Prompts, calibrated, measured
 from fx2onnx.decoding.cache.cells import Cells
 from fx2onnx.decoding.cache.grouped import grouped_decoder
 from fx2onnx.decoding.decoder import cached_decoder
-from fx2onnx.decoding.recipes.drafting_head import drafting_head, heads_of, hidden_of
+from fx2onnx.decoding.recipes.drafting_head import drafting
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
-from fx2onnx.manifest.names import DRAFT_FILE, MODEL_FILE
+from fx2onnx.manifest.names import MODEL_FILE
 
 
 def fits(_: FolderRequest) -> bool:
@@ -25,13 +25,15 @@ def fits(_: FolderRequest) -> bool:
 def parts(request: FolderRequest) -> list[FolderPart]:
     """One graph, of plain operators where the model's attention is no single one."""
     note = ""
+    hidden, drafts = drafting(request)
     if request.cache == "grouped":
         try:
-            return [request.part(MODEL_FILE, grouped_decoder(request.model, request.name, request.options))]
+            return [
+                request.part(MODEL_FILE, grouped_decoder(request.model, request.name, request.options, hidden)),
+                *drafts,
+            ]
         except UserError as error:
             note = f"{MODEL_FILE} has plain attention: {error.why or error.what}"
-    heads = heads_of(request.model, request.drafter) if request.drafter else None
-    hidden = hidden_of(heads) if heads else None
     make = partial(cached_decoder, request.model, request.name, request.options, hidden_of=hidden)
     if request.cache not in CELLS:
         part = request.decoder_part(MODEL_FILE, make)
@@ -41,7 +43,4 @@ def parts(request: FolderRequest) -> list[FolderPart]:
         part = request.decoder_part(MODEL_FILE, partial(make, cells=cells))
         first = part.forms[0]()
         note = measured(request.model, cells, first.module, first.kwargs, prompts)
-    parts = [replace(part, note=note)] if note else [part]
-    if heads:
-        parts.append(request.part(DRAFT_FILE, drafting_head(request.model, heads, request.name, request.options)))
-    return parts
+    return [replace(part, note=note) if note else part, *drafts]

@@ -82,6 +82,15 @@ class Builder:
                 self._names[candidate] = 0
                 return candidate
 
+    def take(self, names: Sequence[str]) -> None:
+        """Have the names taken, each by ``unique``."""
+        taken = dict.fromkeys(names, 0)
+        if len(taken) == len(names) and not self._names and "".join(names).isascii():
+            self._names = taken
+            return
+        for name in names:
+            self.unique(name)
+
     def add_initializer(self, name: str, tensor: ir.TensorProtocol, dims: Sequence[DimLike]) -> ir.Value:
         """Register a weight under ``name`` (made unique)."""
         value = new_value(self.unique(name), tensor.dtype, dims)

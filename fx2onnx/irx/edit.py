@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from fx2onnx.irx.private_names import set_inputs, take_out, use_count
+from fx2onnx.irx.private_names import has_reader, is_read, rows_of, set_inputs, take_out
 from fx2onnx.irx.schema import GRAPH_BEARING
 
 ORIGIN_KEYS = ("source", "aten", "fx")
@@ -18,8 +18,8 @@ def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
     while pending:
         graph = pending.pop()
         yield graph
-        for node in graph:
-            if node.op_type in GRAPH_BEARING or node.domain:
+        for node, domain, op_type, _, _ in rows_of(graph):
+            if op_type in GRAPH_BEARING or domain:
                 pending += nested_graphs(node)
 
 
@@ -34,11 +34,6 @@ def nested_graphs(node: ir.Node) -> list[ir.Graph]:
         elif attribute.type == ir.AttributeType.GRAPHS:
             found += attribute.as_graphs()
     return found
-
-
-def is_read(value: ir.Value) -> bool:
-    """Return whether a node reads the value or it is a graph output."""
-    return value.is_graph_output() or use_count(value) > 0
 
 
 def can_replace(old: ir.Value, new: ir.Value) -> bool:
@@ -88,22 +83,18 @@ def remove_unread(nodes: Iterable[ir.Node]) -> list[ir.Node]:
     pending, removed = list(nodes), []
     while pending:
         node = pending.pop()
-        graph = node.graph
-        if graph is None or any(is_read(value) for value in node.outputs):
+        if node.graph is None or has_reader(node):
             continue
-        inputs = {value: None for value in node.inputs if value is not None}
-        inner = [
-            value
-            for nested in nested_graphs(node)
-            for each in nested.all_nodes()
-            for value in each.inputs
-            if value is not None
-        ]
+        nested = nested_graphs(node)
+        read = [*dict.fromkeys(node.inputs)]
+        read += [value for graph in nested for each in graph.all_nodes() for value in each.inputs]
         take_out(node)
-        for nested in nested_graphs(node):
-            _release(nested)
+        for graph in nested:
+            _release(graph)
         removed.append(node)
-        for value in [*inputs, *inner]:
+        for value in read:
+            if value is None:
+                continue
             producer = value.producer()
             if producer is not None:
                 pending.append(producer)
@@ -114,9 +105,9 @@ def remove_unread(nodes: Iterable[ir.Node]) -> list[ir.Node]:
 
 def drop_initializer(value: ir.Value) -> None:
     """Take a weight that nobody reads out of its graph; one that is also a graph input stays."""
-    graph = value.graph
-    if graph is not None and value.is_initializer() and not value.is_graph_input() and value.name is not None:
-        graph.initializers.pop(value.name, None)
+    graph = value.graph if value.is_initializer() and not value.is_graph_input() else None
+    if graph is not None and value.name is not None:
+        del graph.initializers[value.name]
 
 
 def _release(graph: ir.Graph) -> None:
@@ -129,8 +120,9 @@ def merged_origin(nodes: Iterable[ir.Node]) -> dict[str, str]:
     """The origin of the nodes, each place once: ``{"source": "model.py:3; model.py:7"}``."""
     origin: dict[str, dict[str, None]] = {}
     for node in nodes:
-        for key in ORIGIN_KEYS:
-            text = node.metadata_props.get(key)
+        given = node.metadata_props
+        for key in ORIGIN_KEYS if given else ():
+            text = given.get(key)
             if text:
                 origin.setdefault(key, {}).update(dict.fromkeys(text.split("; ")))
     return {key: "; ".join(places) for key, places in origin.items()}

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.private_names import names_of
 from fx2onnx.irx.values import dtype_name
 
 
@@ -27,8 +28,7 @@ class FreeNames:
         if self._taken is None:
             self._taken = set()
             for graph in graphs_of(self._model):
-                self._taken.update(value.name or "" for value in (*graph.inputs, *graph.initializers.values()))
-                self._taken.update(value.name or "" for node in graph for value in node.outputs)
+                self._taken.update(names_of(graph, nodes=False))
         name, count = wanted, 0
         while name in self._taken:
             count += 1
@@ -40,13 +40,7 @@ class FreeNames:
 def emitter_of(model: ir.Model) -> Emit:
     """An ``Emit`` in the model's opset that allots names free in the whole model."""
     builder = Builder(model.graph.opset_imports.get("", 0))
-    for graph in graphs_of(model):
-        for value in (*graph.inputs, *graph.initializers.values()):
-            builder.unique(value.name or "")
-        for node in graph:
-            builder.unique(node.name or "")
-            for value in node.outputs:
-                builder.unique(value.name or "")
+    builder.take([name for graph in graphs_of(model) for name in names_of(graph)])
     return Emit(builder)
 
 

@@ -1,14 +1,51 @@
 """Private names of onnx_ir: what its public interface does not offer, or only at a cost that grows with the graph.
 
 It lacks: the number of a value's uses and the uses themselves without a copy, the node before a node, inputs replaced all at once,
-and the removal of a node that nobody reads without a look at all outputs of the graph.
+the removal of a node that nobody reads without a look at all outputs of the graph, and the fields of all nodes without a call for
+each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeAlias
 
 import onnx_ir as ir
+
+Row: TypeAlias = tuple[ir.Node, str, str, Sequence[ir.Value | None], Sequence[ir.Value]]
+"""A node, its domain, operator, inputs and outputs."""
+
+
+def rows_of(graph: ir.Graph) -> list[Row]:
+    """The nodes of a graph in order, with what every pass asks of them."""
+    root, rows = graph._nodes._root, list[Row]()
+    box = root.next
+    while box is not root:
+        node = box.value
+        assert node is not None
+        rows.append((node, node._domain, node._op_type, node._inputs, node._outputs))
+        box = box.next
+    return rows
+
+
+def names_of(graph: ir.Graph, *, nodes: bool = True) -> list[str]:
+    """The names of a graph's inputs, weights, nodes and what they make; empty where one has none. ``nodes``: theirs, too."""
+    names = [value._name or "" for value in (*graph._inputs.data, *graph._initializers.data.values())]
+    for node, _, _, _, outputs in rows_of(graph):
+        if nodes:
+            names.append(node._name or "")
+        names += [value._name or "" for value in outputs]
+    return names
+
+
+def is_read(value: ir.Value) -> bool:
+    """Return whether a node reads the value or it is a graph output."""
+    return value._is_graph_output or bool(value._uses)
+
+
+def has_reader(node: ir.Node) -> bool:
+    """Return whether a result of the node is read (``is_read``)."""
+    return bool([value for value in node._outputs if value._uses or value._is_graph_output])
 
 
 def uses_of(value: ir.Value) -> Collection[tuple[ir.Node, int]]:
@@ -33,24 +70,20 @@ def nodes_before(node: ir.Node) -> Iterator[ir.Node]:
         box = box.prev
 
 
-FEW_INPUTS = 16
-"""The number of inputs beyond which onnx_ir is slow: it copies all of them in Python for each that changes."""
-
-
 def set_inputs(node: ir.Node, changes: dict[int, ir.Value | None]) -> None:
-    """Give ``node`` other inputs, by index."""
-    if len(node.inputs) <= FEW_INPUTS:
-        for index, value in changes.items():
-            node.replace_input_with(index, value)
-        return
-    inputs = list(node.inputs)
+    """Give ``node`` other inputs, by index. onnx_ir copies all of them for each that changes."""
+    inputs = list(node._inputs)
     for index, value in changes.items():
         before, inputs[index] = inputs[index], value
         if before is not None:
-            before._remove_usage(node, index)
+            del before._uses[node, index]  # type: ignore[arg-type]  # a ``Usage`` is a tuple
         if value is not None:
             value._add_usage(node, index)
-    node._inputs = tuple(inputs)
+    dropped, node._inputs = node._inputs, tuple(inputs)
+    if node.device_configurations:
+        for before in dropped:
+            if before is not None:
+                node._drop_sharding_for_value(before)
 
 
 def take_out(node: ir.Node) -> None:
@@ -59,6 +92,9 @@ def take_out(node: ir.Node) -> None:
     """
     graph = node.graph
     assert graph is not None
-    set_inputs(node, dict.fromkeys(range(len(node.inputs))))
+    for index, value in enumerate(node._inputs):
+        if value is not None:
+            del value._uses[node, index]  # type: ignore[arg-type]
+    node._inputs = (None,) * len(node._inputs)
     node.graph = None
     graph._nodes.remove(node)

@@ -15,6 +15,7 @@ from fx2onnx.base.events import details
 from fx2onnx.irx.edit import can_replace, graphs_of, merged_origin, remove_unread, replace
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.names import emitter_of
+from fx2onnx.irx.private_names import rows_of
 from fx2onnx.irx.values import dims_of, set_type
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.rewrite import Match, Removal, Rewrite, Why, is_rounded
@@ -102,34 +103,41 @@ class Driver:
         self._op: Emit | None = None
         self._spans = details()
         self._queue: deque[ir.Node] = deque()
-        self._queued: set[ir.Node] = set()
+        self._queued: dict[ir.Node, Sequence[Rewrite[Any]]] = {}
+        """The rewrites of each node in the queue."""
         self._edits = 0
 
     def run(self) -> None:
         """One visit of every node that is a root, then of those around each edit."""
+        by_root = self._by_root
         for graph in self._graphs:
-            self._push(graph)
+            for node, domain, op_type, _, _ in rows_of(graph):
+                if found := by_root.get(f"{domain}::{op_type}" if domain else op_type):
+                    self._queued[node] = found
+        self._queue.extend(self._queued)
         limit = EDITS_PER_NODE * len(self._queue) + 100
         while self._queue and not self.budget.is_spent:
             node = self._queue.popleft()
-            self._queued.discard(node)
+            rewrites = self._queued.pop(node)
             if node.graph is None:
                 continue
-            self._visit(node)
+            self._visit(node, rewrites)
             if self._edits > limit and self.outcome.last is not None:
                 raise RewriteFailed(*self.outcome.last, InternalError("E900", "the rewrites do not end"))
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
-            if _root_of(node) in self._by_root and node not in self._queued:
-                self._queued.add(node)
+            if node in self._queued:
+                continue
+            rewrites = self._by_root.get(f"{node.domain}::{node.op_type}" if node.domain else node.op_type)
+            if rewrites is not None:
+                self._queued[node] = rewrites
                 self._queue.append(node)
 
-    def _visit(self, node: ir.Node) -> None:
+    def _visit(self, node: ir.Node, rewrites: Sequence[Rewrite[Any]]) -> None:
         """Match and apply, until a rewrite does not refuse."""
         apply = self._apply if self._spans is None else self._apply_timed
-        for rewrite in self._by_root[_root_of(node)]:
-            name = node.name or ""
+        for rewrite in rewrites:
             try:
                 found = rewrite.match(node)
                 if isinstance(found, Why):
@@ -141,7 +149,7 @@ class Driver:
                 else:
                     refused = apply(rewrite, node, found)
             except FAULTS as error:
-                raise RewriteFailed(rewrite.name, name, error) from error
+                raise RewriteFailed(rewrite.name, node.name or "", error) from error
             if refused is None:
                 return
             if self.explain:
@@ -158,48 +166,43 @@ class Driver:
         finally:
             self._spans.detail(f"apply {rewrite.name}", start_ns)
 
-    def _emitter(self) -> Emit:
-        """An Emit that allots names free in the whole model; made at the first edit."""
-        if self._op is None:
-            self._op = emitter_of(self.model)
-        return self._op
-
     def _apply(self, rewrite: Rewrite[Any], root: ir.Node, match: Match) -> Why | None:
         graph = root.graph
         assert graph is not None
         olds = list(match.replaces) if match.replaces is not None else [root.outputs[0]]
         places = [old.name or "" for old in olds]
-        op = self._emitter()
+        op = self._op
+        if op is None:
+            op = self._op = emitter_of(self.model)  # it allots names free in the whole model
         op.builder.nodes = []
         op.origin = {}
         op.scope = (root.name or "").rpartition("/")[0]
         op.result = tuple((old.dtype, dims_of(old)) for old in olds if old.dtype is not None and old.shape is not None)
         built = rewrite.build(op, match)
-        news = [built] if isinstance(built, ir.Value) else list(built)
-        fresh = op.builder.nodes
+        news, fresh = [built] if isinstance(built, ir.Value) else list(built), op.builder.nodes
         for domain, version in op.builder.opset_imports.items():
             self.model.graph.opset_imports.setdefault(domain, version)
         made = {value for node in fresh for value in node.outputs}
         kept = [(new, new.name) for new in news if new not in made]
-        if not all(can_replace(old, new) for old, new in zip(olds, news, strict=True) if new not in made):
+        pairs = list(zip(olds, news, strict=True))
+        if kept and not all(can_replace(old, new) for old, new in pairs if new not in made):
             return Why("the result is a graph output and its source is none")
-        before = match.before or root
-        self._insert(graph, before, fresh)
+        if fresh:
+            self._insert(graph, match.before or root, fresh)
         neighbours: list[ir.Node] = []
-        for old, new in zip(olds, news, strict=True):
-            self._settle(rewrite, old, new, new in made)
+        for old, new in pairs:
+            self._settle(old, new, new in made)
             neighbours += replace(old, new)
-        producers = dict.fromkeys(producer for old in olds if (producer := old.producer()) is not None)
-        removed = remove_unread([*producers, root])
-        self._mark(rewrite, fresh, removed)
+        producers = [producer for old in olds if (producer := old.producer()) is not None and producer is not root]
+        removed = remove_unread([*dict.fromkeys(producers), root])
+        if fresh:
+            self._mark(rewrite, fresh, removed)
+        neighbours += fresh
+        for node in fresh:
+            neighbours += [
+                producer for value in node.inputs if value is not None and (producer := value.producer()) is not None
+            ]
         self._push(neighbours)
-        self._push(fresh)
-        self._push(
-            producer
-            for node in fresh
-            for value in node.inputs
-            if value is not None and (producer := value.producer()) is not None
-        )
         self._edits += 1
         self.outcome.edits[rewrite.name] += 1
         gone = [value.name for node in removed for value in node.outputs if value.name]
@@ -219,27 +222,24 @@ class Driver:
                 if value is not None and value.const_value is not None and value.graph is None:
                     assert value.name is not None
                     home[value.name] = value
-        if fresh:
-            graph.insert_before(before, fresh)
+        graph.insert_before(before, fresh)
 
-    def _settle(self, rewrite: Rewrite[Any], old: ir.Value, new: ir.Value, is_fresh: bool) -> None:
+    def _settle(self, old: ir.Value, new: ir.Value, is_fresh: bool) -> None:
         """The new value has the old one's dtype and dims, and its name where it is new."""
         if new.const_value is not None and new.graph is None and new.name is not None:
             self.model.graph.initializers[new.name] = new
-        if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:
-            raise InternalError("E900", f"it turns {old.name} from {old.dtype} into {new.dtype}")
-        if old.shape is not None and new.shape is not None:
-            old_dims, new_dims = dims_of(old), dims_of(new)
-            agree = len(old_dims) == len(new_dims) and all(
-                a == b for a, b in zip(old_dims, new_dims, strict=True) if isinstance(a, int) and isinstance(b, int)
-            )
-            if not agree:
-                raise InternalError("E900", f"it turns {old.name} from {old_dims} into {new_dims}")
-        if is_fresh:
-            if old.dtype is not None and old.shape is not None and dims_of(old) != dims_of(new):
-                set_type(new, old.dtype, dims_of(old))
-            if not old.is_graph_output():
-                new.name, old.name = old.name, None
+        dtype, new_dtype = old.dtype, new.dtype
+        if dtype is not None and new_dtype is not None and dtype != new_dtype:
+            raise InternalError("E900", f"it turns {old.name} from {dtype} into {new_dtype}")
+        if old.shape is not None and new.shape is not None and (dims := dims_of(old)) != (new_dims := dims_of(new)):
+            if len(dims) != len(new_dims) or any(
+                a != b for a, b in zip(dims, new_dims, strict=True) if isinstance(a, int) and isinstance(b, int)
+            ):
+                raise InternalError("E900", f"it turns {old.name} from {dims} into {new_dims}")
+            if is_fresh and dtype is not None:
+                set_type(new, dtype, dims)
+        if is_fresh and not old.is_graph_output():
+            new.name, old.name = old.name, None
 
     def _mark(self, rewrite: Rewrite[Any], fresh: Sequence[ir.Node], removed: Sequence[ir.Node]) -> None:
         """New nodes come from where the removed ones came from; full metadata also says by which rewrite."""
@@ -248,11 +248,6 @@ class Driver:
             origin["rewrite"] = rewrite.name
         for node in fresh:
             node.metadata_props.update(origin)
-
-
-def _root_of(node: ir.Node) -> str:
-    """The operator's name in ``Rewrite.roots``."""
-    return node.op_type if not node.domain else f"{node.domain}::{node.op_type}"
 
 
 def _are_typed(values: Iterable[ir.Value]) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import can_replace, graphs_of, is_read, remove_unread, replace, replace_inputs
-from fx2onnx.irx.private_names import use_count
+from fx2onnx.irx.edit import can_replace, graphs_of, remove_unread, replace, replace_inputs
+from fx2onnx.irx.private_names import is_read, use_count
 from fx2onnx.irx.schema import GRAPH_BEARING, is_random
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
 from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_constant, is_rounded

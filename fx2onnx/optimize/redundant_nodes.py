@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.data_file import pieces_of
-from fx2onnx.irx.edit import can_replace, drop_initializer, graphs_of, is_read, remove_unread, replace
+from fx2onnx.irx.edit import can_replace, drop_initializer, graphs_of, remove_unread, replace
+from fx2onnx.irx.private_names import has_reader, is_read, rows_of
 from fx2onnx.irx.schema import COMMUTATIVE, is_random
 from fx2onnx.optimize.rewrite import operand
 from fx2onnx.optimize.weights import is_literal, lacks_data
@@ -79,7 +80,7 @@ def merge_equal_nodes(model: ir.Model) -> int:
 def _merge_constants(model: ir.Model) -> int:
     found: dict[Hashable, ir.Value] = {}
     merged = 0
-    for value in list(model.graph.initializers.values()):
+    for value in list(model.graph.initializers.data.values()):
         tensor = value.const_value
         if tensor is None or not is_literal(tensor) or tensor.nbytes > SMALL_BYTES or value.is_graph_input():
             continue
@@ -95,12 +96,15 @@ def _merge_constants(model: ir.Model) -> int:
 
 
 def _merge_nodes(graph: ir.Graph) -> int:
+    beside: dict[Hashable, ir.Node] = {}
     found: dict[Hashable, ir.Node] = {}
     merged = 0
-    for node in list(graph):
-        key = _key(node)
+    for node, _, op_type, _, _ in rows_of(graph):
+        other = beside.setdefault((op_type, frozenset(node.inputs)), node)
+        key = None if other is node else _key(node)
         if key is None:
             continue
+        found.setdefault(_key(other), other)
         first = found.setdefault(key, node)
         if first is node:
             continue
@@ -143,10 +147,10 @@ def remove_dead_nodes(model: ir.Model) -> int:
     """Remove nodes and initializers that no output depends on, in nested graphs too. Returns how many were removed."""
     removed, graphs = 0, list(graphs_of(model))
     for graph in graphs:
-        dead = [node for node in graph if not any(is_read(value) for value in node.outputs)]
+        dead = [node for node, *_ in rows_of(graph) if not has_reader(node)]
         removed += len(remove_unread(dead))
     for graph in graphs:
-        for value in list(graph.initializers.values()):
+        for value in list(graph.initializers.data.values()):
             if not is_read(value):
                 drop_initializer(value)
                 removed += not value.is_initializer()

@@ -12,9 +12,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
+from operator import is_
 from threading import get_ident
 from types import CellType, CodeType, FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from fx2onnx.base.changes import before_change
 
@@ -44,8 +45,8 @@ class Patched(NamedTuple):
     why: str
 
 
-PATCHED: dict[tuple[int, str], Patched] = {}
-"""All names of Python, torch and the user's files that are others now, by the id of their holder and the name: one thread captures at a time."""
+_PATCHED: dict[tuple[int, str], Patched] = {}
+"""The names that are others now and are in no group, by the id of their holder and the name: one thread captures at a time."""
 
 
 class Why:
@@ -66,32 +67,61 @@ CALLING: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionar
 
 def put_name(holder: Any, name: str, value: Any, why: str = "") -> None:
     """``name`` of a dict, module, class or cell is ``value`` until ``Changes`` end, or until other code sets it. ``why``: the reason in
-    ``PATCHED``, for a name that others than fx2onnx use.
+    ``patched()``, for a name that others than fx2onnx use.
     """
     before = content_of(holder, name)
     if before is not value:  # else a capture around this one did it
         before_change(partial(_put_back, holder, name, value, before))
         if why:
-            PATCHED[id(holder), name] = Patched(holder, name, value, why)
+            _PATCHED[id(holder), name] = Patched(holder, name, value, why)
         _put(holder, name, value)
 
 
-def put_names(names: Iterable[Patched]) -> None:
-    """Put many names of modules and classes at once, as ``put_name`` does one."""
-    done: list[tuple[Any, str, Any, Any]] = []
-    before_change(partial(_put_all_back, done))
-    for patched in names:
-        holder, name, value, _ = patched
-        before = vars(holder).get(name, _ABSENT)
-        if before is not value:
-            done.append((holder, name, value, before))
-            PATCHED[id(holder), name] = patched
-            setattr(holder, name, value)
+_Done: TypeAlias = tuple[Any, dict[str, Any], dict[str, Any]]
+"""A holder, replacements by name, and what the holder had under those names that were put in."""
 
 
-def _put_all_back(done: list[tuple[Any, str, Any, Any]]) -> None:
+class NameGroup:
+    """Many names of modules and classes that are put in and back together, each as ``put_name`` does it."""
+
+    def __init__(self, names: Iterable[Patched]) -> None:
+        self.names = list(names)
+        self._held: dict[int, tuple[Any, dict[str, Any]]] = {}
+        for each in self.names:
+            self._held.setdefault(id(each.holder), (each.holder, {}))[1][each.name] = each.replacement
+
+    def put_in(self) -> None:
+        """Put the names in until ``Changes`` end, or until other code sets them."""
+        done: list[_Done] = []
+        before_change(partial(_put_all_back, done))
+        _GROUPS[id(done)] = self
+        for holder, values in self._held.values():
+            space = vars(holder)
+            before = {name: space.get(name, _ABSENT) for name in values}
+            if any(map(is_, before.values(), values.values())):  # a capture around this one did it
+                before = {name: found for name, found in before.items() if found is not values[name]}
+            done.append((holder, values, before))
+            for name in before:
+                setattr(holder, name, values[name])
+
+
+_GROUPS: dict[int, NameGroup] = {}
+"""The groups that are in, by the id of the list of what they replaced."""
+
+
+def patched() -> list[Patched]:
+    """All names of Python, torch and the user's files that are others now."""
+    return [*_PATCHED.values(), *(each for group in [*_GROUPS.values()] for each in group.names)]
+
+
+def _put_all_back(done: list[_Done]) -> None:
+    _GROUPS.pop(id(done), None)
     while done:
-        _put_back(*done[-1])
+        holder, values, before = done[-1]
+        space = vars(holder)
+        for name, found in before.items():
+            if space.get(name) is values[name]:
+                delattr(holder, name) if found is _ABSENT else setattr(holder, name, found)
         done.pop()
 
 
@@ -105,7 +135,7 @@ def content_of(holder: Any, name: str) -> Any:
 
 
 def _put_back(holder: Any, name: str, value: Any, before: Any) -> None:
-    PATCHED.pop((id(holder), name), None)
+    _PATCHED.pop((id(holder), name), None)
     if content_of(holder, name) is value:
         _put(holder, name, before)
 
@@ -149,7 +179,7 @@ class WithHashOf(partial[Any]):
 
 class CodePatch:
     """``function`` calls ``replacement(original)`` while the patch is in; ``original`` computes what it computes otherwise. ``why``: the
-    reason in ``PATCHED``.
+    reason in ``patched()``.
     """
 
     def __init__(
@@ -204,13 +234,13 @@ class CodePatch:
         if not self._thread:
             before_change(self.take_out)
             self._thread = get_ident()
-            PATCHED[id(self.function), "__code__"] = Patched(self.function, "__code__", self._calling, self._why)
+            _PATCHED[id(self.function), "__code__"] = Patched(self.function, "__code__", self._calling, self._why)
             self.function.__code__ = self._calling
         return self._thread == get_ident()
 
     def take_out(self) -> None:
         """The function's own code again."""
-        PATCHED.pop((id(self.function), "__code__"), None)
+        _PATCHED.pop((id(self.function), "__code__"), None)
         self.function.__code__ = self.code
         self._thread = 0
 

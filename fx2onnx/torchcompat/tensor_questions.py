@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils import _python_dispatch
 
-from fx2onnx.base.code_patch import CodePatch, Patched, Why, answers_for_caller, put_name, put_names
+from fx2onnx.base.code_patch import CodePatch, NameGroup, Patched, Why, answers_for_caller, put_name
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame
 
 Own: TypeAlias = Callable[..., Any]
@@ -43,7 +43,7 @@ _UNSEEN = "whoever counts the modes that are on sees none of ours"
 def install_tensor_hooks(answer: Answer) -> None:
     """Have ``answer`` called in this thread until ``Changes`` end."""
     put_name(_ASKED, "answer", answer)
-    put_names(_TAKEN)
+    _TAKEN.put_in()
     for code_patch in _PATCHES:
         code_patch.put_in()
 
@@ -106,12 +106,14 @@ def _modes() -> int:
 
 
 _LEN = torch._C._len_torch_dispatch_stack
-_TAKEN = (
-    *(Patched(torch.Tensor, name, _attribute(torch._C.TensorBase, name), Why.ASKED) for name in ATTRIBUTES),
-    *(Patched(torch.Tensor, name, _method(torch._C.TensorBase, name), Why.ASKED) for name in METHODS),
-    Patched(torch.UntypedStorage, "device", _attribute(torch._C.StorageBase, "device"), Why.ASKED),
-    Patched(torch.UntypedStorage, "data_ptr", _method(torch._C.StorageBase, "data_ptr"), Why.ASKED),
-    Patched(torch._C, "_len_torch_dispatch_stack", answers_for_caller(_modes), _UNSEEN),
+_TAKEN = NameGroup(
+    [
+        *(Patched(torch.Tensor, name, _attribute(torch._C.TensorBase, name), Why.ASKED) for name in ATTRIBUTES),
+        *(Patched(torch.Tensor, name, _method(torch._C.TensorBase, name), Why.ASKED) for name in METHODS),
+        Patched(torch.UntypedStorage, "device", _attribute(torch._C.StorageBase, "device"), Why.ASKED),
+        Patched(torch.UntypedStorage, "data_ptr", _method(torch._C.StorageBase, "data_ptr"), Why.ASKED),
+        Patched(torch._C, "_len_torch_dispatch_stack", answers_for_caller(_modes), _UNSEEN),
+    ]
 )
 _PATCHES = (*map(_function, FUNCTIONS), _as_nobody(_python_dispatch._get_current_dispatch_mode))
 

@@ -93,7 +93,7 @@ class Watching(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         global DURING, TABLE
-        DURING, TABLE = snapshot(), {**code_patch.PATCHED}
+        DURING, TABLE = snapshot(), code_patch.patched()
         return self.inner(x)
 
 
@@ -107,8 +107,8 @@ def check() -> None:
             fx2onnx.export(module, (x,), dynamic_axes={"x": {0: "n"}})
         during, after = differences(before, DURING), differences(before, snapshot())
     assert after == {}, f"not as before: {sorted(after.values())}"
-    assert code_patch.PATCHED == {}
-    table = {key_of(each.holder, each.name): each for each in TABLE.values()}
+    assert code_patch.patched() == []
+    table = {key_of(each.holder, each.name): each for each in TABLE}
     missing = {words for key, words in during.items() if key not in table}
     assert missing == set(), f"patched, and not in the table: {sorted(missing)}"
     unsaid = [f"{each.holder}: {each.name}" for each in table.values() if not each.why]

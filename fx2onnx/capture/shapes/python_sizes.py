@@ -7,13 +7,13 @@ import functools
 import gc
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.base.code_patch import THREAD, Patched, Why, WithHashOf, answers_for_caller, put_name, put_names
+from fx2onnx.base.code_patch import THREAD, NameGroup, Patched, Why, WithHashOf, answers_for_caller, put_name
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.stand_ins import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_literals, size_tensors
@@ -34,38 +34,39 @@ def install_size_functions() -> dict[int, object]:
     numbers have. A size that is a key is specialized. Returns what stands for functions, by the id of each.
     """
     list_device_constructors()
-    functions: dict[int, object] = {}
-    put_names(_wrapped(functions))
-    functions |= {id(getattr(torch, name)): value for name, value in size_literals.TYPES.items()}
+    loaded = tuple([place for place in _LIBRARIES if hasattr(sys.modules.get(place[0]), place[1])])
+    originals = tuple([getattr(space, name) for space, name, *_ in (*_WRAPPED, *_of_libraries(loaded))])
+    group, functions = _wrapped(loaded, originals)
+    functions = functions | {id(getattr(torch, name)): value for name, value in size_literals.TYPES.items()}
+    group.put_in()
     for kind, number in SYMBOLIC.items():
         _class_is(kind, number)
-    put_names(_named())
+    _named().put_in()
     return functions
 
 
-def _wrapped(functions: dict[int, object]) -> Iterator[Patched]:
-    """The functions that take sizes, too; what stands for each is added to ``functions``."""
-    for why, wrapped in (*_WRAPPED, (_LIBRARY, _of_libraries())):
-        for space, name, wrap in wrapped:
-            original = getattr(space, name)
-            patched = _for_thread(original, wrap, space, name, why)
-            functions[id(original)] = patched.replacement
-            yield patched
+@functools.lru_cache(maxsize=4)
+def _wrapped(
+    loaded: tuple[tuple[str, str], ...], originals: tuple[Function, ...]
+) -> tuple[NameGroup, dict[int, object]]:
+    """The functions that take sizes, too, with those of libraries that are ``loaded``, and what stands for each, by the id of the original."""
+    rows = zip((*_WRAPPED, *_of_libraries(loaded)), originals, strict=True)
+    names = [_for_thread(original, wrap, space, name, why) for (space, name, wrap, why), original in rows]
+    return NameGroup(names), {id(original): each.replacement for original, each in zip(originals, names, strict=True)}
 
 
 @functools.cache
-def _named() -> list[Patched]:
+def _named() -> NameGroup:
     """The methods and types of tensors that take sizes, and what symbolic sizes have as Python's numbers do."""
     sizes = ((torch.Tensor, size_tensors.METHODS), (torch.Tensor, _METHODS), (torch, size_literals.TYPES))
-    return [
+    return NameGroup(
         Patched(holder, name, value, why)
         for why, table in ((Why.SIZES, sizes), (Why.METHODS, ATTRIBUTES.items()))
         for holder, names in table
         for name, value in names.items()
-    ]
+    )
 
 
-@functools.lru_cache(maxsize=256)
 @answers_for_caller
 def _for_thread(original: Function, wrap: Callable[..., Function], space: object, name: str, why: str) -> Patched:
     """The function that replaces ``original`` during captures: it takes sizes in threads that capture."""
@@ -115,12 +116,9 @@ def extreme_of_data(op: str, items: Sequence[Number]) -> Number:
     return functools.reduce(lambda best, item: torch.where(is_beyond(item, best), item, best), tensors)
 
 
-def _of_libraries() -> Iterator[tuple[object, str, Callable[[Function], Function]]]:
+def _of_libraries(loaded: Iterable[tuple[str, str]]) -> list[_Row]:
     """Functions of libraries that are loaded: lengths of fast Fourier transforms, and opt_einsum's ``contract_path``."""
-    for (module, name), wrap in _LIBRARIES.items():
-        space = sys.modules.get(module)
-        if hasattr(space, name):
-            yield space, name, wrap
+    return [(sys.modules[module], name, _LIBRARIES[module, name], _LIBRARY) for module, name in loaded]
 
 
 @answers_for_caller
@@ -281,6 +279,7 @@ _METHODS: Mapping[str, object] = {
     **{name: _with_sizes_alone(wrap, getattr(torch.Tensor, name)) for name, wrap in size_arguments.METHODS.items()},
 }
 _Wrapped: TypeAlias = tuple[object, str, Callable[..., Function]]
+_Row: TypeAlias = tuple[object, str, Callable[..., Function], str]
 _OF_PYTHON: tuple[_Wrapped, ...] = (
     (builtins, "min", functools.partial(_extreme, "min")),
     (builtins, "max", functools.partial(_extreme, "max")),
@@ -298,9 +297,16 @@ _QUESTIONS: tuple[_Wrapped, ...] = (
     *((SYMBOLIC_SHAPES, name, _guarded) for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious")),
     (SYMBOLIC_SHAPES, "constrain_range", _constraining),
 )
-_WRAPPED = (
-    (Why.PYTHON, _OF_PYTHON), (Why.SIZES, _OF_TORCH), (Why.METHODS, ((torch.SymInt, "__hash__", hashing),)), (Why.QUESTIONS, _QUESTIONS),
-)  # fmt: skip
+_WRAPPED: tuple[_Row, ...] = tuple(
+    (*row, why)
+    for why, rows in (
+        (Why.PYTHON, _OF_PYTHON),
+        (Why.SIZES, _OF_TORCH),
+        (Why.METHODS, ((torch.SymInt, "__hash__", hashing),)),
+        (Why.QUESTIONS, _QUESTIONS),
+    )
+    for row in rows
+)
 _LIBRARIES: Mapping[tuple[str, str], Callable[[Function], Function]] = {
     **{(name, "contract_path"): _planned for name in ("opt_einsum", "opt_einsum.contract")},
     **{(name, "next_fast_len"): functools.partial(_formula, formula) for name, formula in FAST_LENGTHS.items()},

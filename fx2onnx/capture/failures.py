@@ -199,8 +199,8 @@ def _of_numpy(cause: Exception, tracer: Tracer) -> UserError | None:
 def _overwritten(cause: Exception, tracer: Tracer) -> UserError:
     """A gradient needs a value that is no more: the line is that of the last write into a tensor of its sizes."""
     sizes = overwritten_sizes(cause)
-    lines = [where for _, where in tracer.values.writes]
-    lines += [where for written, where in tracer.values.writes if written == sizes]
+    lines = [write.where for write in tracer.values.writes]
+    lines += [write.where for write in tracer.values.writes if write.sizes == sizes]
     return UserError(
         "E101",
         "a value that a gradient needs is written in place",

@@ -23,6 +23,7 @@ RARE_ROADS = {
     "no-op guards": "branches.noop_guards",
     "paths of calls": "branches.per_call",
     "writes": "recording.aliasing",
+    "shared memory": "overloads.sharing",
     "below autograd": "recording.below_autograd",
     "autograd's answers": "recording.gradients",
     "autocast": "recording.autocast",

@@ -201,6 +201,8 @@ def _run_module(
         outputs, restore = graph_outputs(tracer, result, attempt.arguments, attempt.request.outside.returned)
         if tracer.values.checks or tracer.sizes.unchecked:
             size_checks.settle(tracer.values, tracer.sizes, outputs)
+        if tracer.values.copies and tracer.values.writes:
+            road("shared memory").check_copies(tracer, outputs)
         for plugin in tracer.plugins.values():
             plugin.gave([output.value for output in outputs])
         snapshot = None if RETURNS_STATE in vars(attempt.root) else held

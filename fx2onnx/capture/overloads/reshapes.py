@@ -13,7 +13,7 @@ import torch
 from fx2onnx.capture.overloads.common import Size
 from fx2onnx.capture.recording.meta_cache import contiguous_strides
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import axis_of, dims_of
+from fx2onnx.capture.recording.values import Copy, axis_of, dims_of
 from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
@@ -95,14 +95,10 @@ def _reshaped(tracer: Tracer, call: Call, tensor: torch.Tensor, target: list[Dim
         dims, target = ([_simplified(env, size) for size in group] for group in (dims, target))
     target = _without_minus_one(env, product(dims), target)
     env.expect_equal(*_counts_without_common(target, dims), Relation("eq", (product(target), product(dims))))
-    strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
+    strides = strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
     if strides is None and call.func in (aten.view.default, aten.view_as.default):
         strides = list(contiguous_strides(target))  # eager PyTorch raises where there is no view
-    if strides is not None:
-        made = _view_of(tracer, tensor, target, strides)
-    else:
-        made = tracer.values.new_fake(target, tensor.dtype, tensor.device)
-    return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+    return _finished(tracer, call, tensor, target, strides)
 
 
 def _counts_without_common(target: Sequence[DimLike], dims: Sequence[DimLike]) -> tuple[Scalar, Scalar]:
@@ -131,14 +127,10 @@ def _of_computed(
         if -1 in target or product(target) != count:
             return NotImplemented
         is_contiguous = own == list(contiguous_strides(dims))
-        strides = list(contiguous_strides(target)) if is_contiguous else _strides_of_view(env, dims, own, target)
-        if strides is not None:
-            made = _view_of(tracer, tensor, target, strides)
-        elif call.func in (aten.view.default, aten.view_as.default):
+        strides = list(contiguous_strides(target)) if is_contiguous else strides_of_view(env, dims, own, target)
+        if strides is None and call.func in (aten.view.default, aten.view_as.default):
             return NotImplemented
-        else:
-            made = tracer.values.new_fake(target, tensor.dtype, tensor.device)
-        return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+        return _finished(tracer, call, tensor, target, strides)
     if target.count(-1) == 1:
         count, given = product(list(dims)), product([size for size in target if size != -1])
         if given == 0:
@@ -148,12 +140,22 @@ def _of_computed(
     counts = [without_remainders(_simplified(env, product(list(sizes)))) for sizes in (target, dims)]
     if counts[0] != counts[1] and not _is_met(env, needed or Relation("eq", (counts[0], counts[1]))):
         return NotImplemented
-    strides = _strides_of_view(env, dims, own, target)
+    # also of a view a copy: ``contiguous()`` before it does nothing at the example's sizes, and copies at other sizes
+    return _finished(tracer, call, tensor, target, strides_of_view(env, dims, own, target))
+
+
+def _finished(
+    tracer: Tracer, call: Call, tensor: torch.Tensor, target: list[DimLike], strides: Sequence[Scalar] | None
+) -> object:
+    """The result of ``call``, recorded: a view of these strides, or a copy, which may be a view where sizes have other values."""
     if strides is not None:
         made = _view_of(tracer, tensor, target, strides)
-    else:  # a view, too: ``contiguous()`` before it does nothing at the example's sizes, and copies at other sizes
+    else:
         made = tracer.values.new_fake(target, tensor.dtype, tensor.device)
-    return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+    result = tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+    if strides is None:
+        tracer.values.copies.append(Copy(tensor, made, tracer.values.views[id(made)].node, target))
+    return result
 
 
 def _with_quotient(count: DimLike, target: list[DimLike]) -> list[DimLike]:
@@ -183,11 +185,19 @@ def _contiguous(tracer: Tracer, call: Call, self: torch.Tensor, memory_format: t
     """A copy, unless the strides are those of a contiguous tensor at every size: torch asks whether they are at the
     example's sizes."""
     dims = dims_of(self)
-    is_other = memory_format not in (torch.contiguous_format, 0) or not _has_computed(dims)  # 0: the schema's default
-    if is_other or list(map(unwrap, self.stride())) == list(contiguous_strides(dims)):
+    is_other = memory_format not in (torch.contiguous_format, 0)  # 0: the schema's default
+    is_plain = not any(isinstance(size, Dim) for size in dims)
+    if is_other or is_plain or list(map(unwrap, self.stride())) == list(contiguous_strides(dims)):
         return NotImplemented
-    made = tracer.values.new_fake(dims, self.dtype, self.device)
-    return tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+    if not _has_computed(dims):
+        made = tracer.record(*call)
+    else:
+        made = tracer.values.new_fake(dims, self.dtype, self.device)
+        tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
+    if made is not self:
+        assert isinstance(made, torch.Tensor)
+        tracer.values.copies.append(Copy(self, made, tracer.values.views[id(made)].node, None))
+    return made
 
 
 def _view_of(tracer: Tracer, tensor: torch.Tensor, sizes: Sequence[DimLike], strides: Sequence[Scalar]) -> torch.Tensor:
@@ -215,7 +225,7 @@ def _without_minus_one(env: ShapeEnv, count: DimLike, sizes: list[DimLike]) -> l
     return [rest if isinstance(size, int) and size == -1 else size for size in sizes]
 
 
-def _strides_of_view(
+def strides_of_view(
     env: ShapeEnv, dims: Sequence[DimLike], strides: Sequence[Scalar], target: Sequence[DimLike]
 ) -> list[Scalar] | None:
     """The strides of a view of the sizes ``target``, None where there is none. Source: at::detail::computeStride."""

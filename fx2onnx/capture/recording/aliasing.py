@@ -8,7 +8,7 @@ memory is made anew from the base when it is next read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -18,25 +18,13 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Step, Values, View, dims_of
 from fx2onnx.capture.registry import Kind, find, register
-from fx2onnx.capture.shapes.symnode import is_of_data, unwrap
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Scalar
-from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
 
 _EXPANDS = (aten.expand.default, aten.expand_as.default, aten.broadcast_to.default)
-_APART = [
-    "index_add_",
-    "index_copy_",
-    "index_put_",
-    "index_reduce_",
-    "put_",
-    "scatter_",
-    "scatter_add_",
-    "scatter_reduce_",
-]
-"""In-place operators that read no element of the tensor that they write, so that eager PyTorch refuses that tensor itself, too."""
 
 
 def carried_back(values: Values, view: View, value: torch.fx.Node, is_one_number: bool) -> torch.fx.Node:
@@ -59,77 +47,6 @@ def carried_back(values: Values, view: View, value: torch.fx.Node, is_one_number
         before = regenerated(values, memory.node, view.steps[:depth])
         node = _carry_back(values, step, before, info, node)
     return node
-
-
-def check_overlap(tracer: Tracer, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-    """Compare what a call reads with what it writes, at the example's sizes: eager PyTorch refuses most calls that read some of the elements
-    that they write, and of the others the result depends on the order in which elements are written.
-    """
-    values, views = tracer.values, tracer.values.views
-    tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
-    is_apart = func._schema.name.removeprefix("aten::") in _APART
-    is_filled = func._schema.arguments[-1].name == "value"  # with a number, which is read before
-    for tensor in tensors[is_apart:]:
-        written = tensors[-1 if "out" in kwargs else 0]
-        view, other = views.get(id(written)), views.get(id(tensor))
-        if view is None or other is None or other.memory is not view.memory or other.info.dtype != view.info.dtype:
-            continue
-        if (other is view and not is_apart) or (is_filled and not tensor.dim()):
-            continue
-        try:
-            layouts = [_layout_in_numbers(tracer, each) for each in (written, tensor)]
-        except (KeyError, ZeroDivisionError):  # only the data tells
-            continue
-        if (layouts[0] == layouts[1] and not is_apart) or not _share_elements(*layouts):
-            continue
-        is_refused = is_apart or torch.Tag.pointwise in func.tags or func is aten.copy_.default
-        of_data = (is_of_data(size, tracer.sizes) for size in (*written.shape, *tensor.shape))
-        if is_refused and all(map(_is_dense, layouts)) and not any(of_data):
-            raise values.refuse(
-                "E101",
-                f"{func} reads a part of the elements that it writes",
-                why="eager PyTorch refuses it: some elements of the input tensor and the written-to tensor refer to a single memory location",
-                next="call .clone() on what is read",
-            )
-        text = f"{func} reads a part of the elements that it writes, so eager PyTorch's result is not defined; the file reads all of them "
-        text += f"before it writes. Call .clone() on what is read   ({values.where})"
-        tracer.warnings += {text}.difference(tracer.warnings)
-
-
-_Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
-"""Sizes, strides and offset of a tensor in its memory."""
-
-
-def _layout_in_numbers(tracer: Tracer, tensor: torch.Tensor) -> _Layout:
-    fake = tracer.values.fake_of(tensor)
-    sizes, strides, (offset,) = (
-        tuple(int(tracer.sizes.hint(unwrap(each))) for each in found)
-        for found in (fake.shape, fake.stride(), [fake.storage_offset()])
-    )
-    return sizes, tuple(0 if size == 1 else step for size, step in zip(sizes, strides, strict=True)), offset
-
-
-def _is_dense(layout: _Layout) -> bool:
-    """Return whether a tensor has each element of a stretch of memory once."""
-    expected = 1
-    for step, size in sorted((step, size) for size, step in zip(*layout[:2], strict=True) if size != 1):
-        if step != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _share_elements(one: _Layout, other: _Layout) -> bool:
-    ends = [
-        offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
-        for sizes, strides, offset in (one, other)
-    ]
-    if 0 in (*one[0], *other[0]) or one[2] > ends[1] or other[2] > ends[0]:
-        return False
-    with no_dispatch():
-        marks = torch.zeros(max(ends) + 1, dtype=torch.bool)
-        marks.as_strided(*one).fill_(True)
-        return bool(marks.as_strided(*other).any())
 
 
 def _shows_twice(step: Step, info: TensorInfo) -> bool:

@@ -209,7 +209,7 @@ class Tracer:
         if traits.writes is not None:
             self._check_on_real_kernel(traits, func, args, kwargs, ())
             if len(args) + len(kwargs) > 1:
-                road("writes").check_overlap(self, func, args, kwargs)
+                road("shared memory").check_overlap(self, func, args, kwargs)
             return traits.writes(self, func, args, kwargs)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             args = road("autocast").cast_arguments(self, func, args, kwargs)

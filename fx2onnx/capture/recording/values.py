@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.fx
@@ -76,6 +76,30 @@ class View:
     """Keeps the tensor alive, so that its id stays its own."""
 
 
+class Write(NamedTuple):
+    """One write into a memory."""
+
+    sizes: list[DimLike | torch.SymInt]
+    """The sizes of what was written."""
+    where: SourceLocation | None
+    memory: Memory
+    before: torch.fx.Node
+    """The memory's base, and behind the write ``after``."""
+    after: torch.fx.Node
+    last: torch.fx.Node
+    """The last node of the graph so far, where there are dynamic sizes."""
+
+
+class Copy(NamedTuple):
+    """A copy that is a view of its ``source`` in eager PyTorch where sizes have other values."""
+
+    source: torch.Tensor
+    made: torch.Tensor
+    node: torch.fx.Node
+    target: list[DimLike] | None
+    """The sizes of a reshape; None for ``contiguous``."""
+
+
 class NeedsDecomposition(BaseException):
     """The module transforms functions (``torch.vmap``) or takes gradients: composite overloads cannot be seen whole. Not an
     Exception, so that no ``except Exception`` of the module swallows it.
@@ -143,8 +167,8 @@ class Values:
         """Calls that were made where gradients are off."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
-        self.writes: list[tuple[list[DimLike | torch.SymInt], SourceLocation | None]] = []
-        """The sizes of what was written, and the line, one by one."""
+        self.writes: list[Write] = []
+        self.copies: list[Copy] = []
         self.checks: list[torch.fx.Node] = []
         """The nodes that check what is taken for true of sizes."""
 
@@ -426,9 +450,10 @@ class Values:
         for plugin in self.plugins.values():
             plugin.before_write(memory)
         self.written.setdefault(id(memory), self.where)
-        self.writes.append((list(tensor.shape), self.where))
-        memory.present()
+        before = memory.present()
         memory.node = road("writes").carried_back(self, view, value, is_one_number) if view.steps else value
+        last = next(reversed(self.graph.nodes)) if self.sizes.hints else value
+        self.writes.append(Write(list(tensor.shape), self.where, memory, before, memory.node, last))
         memory.version += 1
         view.node, view.version = value, memory.version
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fx2onnx.judge.verdict import Verdict
     from fx2onnx.precision.options import Precision
     from fx2onnx.proof.certify import Certificate, certify
-    from fx2onnx.proof.findings import ValueRanges
+    from fx2onnx.proof.domains import ValueRanges
     from fx2onnx.proof.ranges import value_ranges
     from fx2onnx.quantize.options import Quantize
     from fx2onnx.report.profile import Profile

@@ -81,7 +81,7 @@ def attest(
     """
     from fx2onnx.irx.given import place_of
     from fx2onnx.proof import attest as proof
-    from fx2onnx.proof.statement import read_statement, statement_path
+    from fx2onnx.proof.attest import read_statement, statement_path
 
     place = None if out is None else Path(out)
     if not (file := place_of(path)):

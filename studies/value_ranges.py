@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from benchmarks.machine import describe
-from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.nodes import OpenedFile
 from fx2onnx.proof.ranges import start
 from fx2onnx.proof.spans import sum_share, unit_of
 from fx2onnx.proof.walk import Walk

@@ -30,7 +30,7 @@ PLACES = {
     "UpdateRule": "fx2onnx.training.optimizers",
     "Verdict": "fx2onnx.judge.verdict",
     "Certificate": "fx2onnx.proof.certify",
-    "ValueRanges": "fx2onnx.proof.findings",
+    "ValueRanges": "fx2onnx.proof.domains",
     "attest": "fx2onnx.functions",
     "certify": "fx2onnx.proof.certify",
     "diff": "fx2onnx.diff.compare",

@@ -44,7 +44,7 @@ def attest_command(
     """
     from fx2onnx.cli.progress import Stages, line
     from fx2onnx.functions import attest
-    from fx2onnx.proof.statement import statement_path
+    from fx2onnx.proof.attest import statement_path
 
     check_readable(path)
     asked = {name: value for name, value in sample.items() if value is not None}

@@ -14,7 +14,7 @@ from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.exporting.options import ExportOptions
 
 if TYPE_CHECKING:
-    from fx2onnx.proof.findings import ValueRanges
+    from fx2onnx.proof.domains import ValueRanges
     from fx2onnx.targets.form import Target
     from fx2onnx.targets.lint import Finding
 

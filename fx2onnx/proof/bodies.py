@@ -12,8 +12,7 @@ import onnx
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.judge.engines import ENGINES, Run
-from fx2onnx.proof.findings import ValueRanges
-from fx2onnx.proof.hulls import hull_of
+from fx2onnx.proof.domains import ValueRanges, hull_of
 from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded
 

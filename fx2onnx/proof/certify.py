@@ -23,8 +23,7 @@ from fx2onnx.irx.inference import without_maps
 from fx2onnx.judge.engines import ENGINES, is_available
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
 from fx2onnx.proof.derivation import Derivation, again, derivation_of
-from fx2onnx.proof.nodes import Array, may_step, reads_of
-from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.nodes import Array, OpenedFile, may_step, reads_of
 from fx2onnx.proof.replay import ListedEdit, Replay
 from fx2onnx.proof.rules import Reader
 from fx2onnx.proof.terms import Terms

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.base.metadata import DERIVATION, derivation_text
 from fx2onnx.files.digest import sha256_of_file
-from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.nodes import OpenedFile
 from fx2onnx.proof.replay import ListedEdit, versions
 
 

@@ -1,17 +1,22 @@
-"""Operands for which an operator has no number: NaN, a division by 0, and an index out of range, by the bounds of the operands.
+"""Values whose shape depends on data, and operands for which an operator has no number: NaN, a division by 0, and an index out of range, by the bounds of the operands.
 
 The checks need no bounds of the result, so they also find what may go wrong at an operator without a rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from fx2onnx.base.escape import Shown
+from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.spans import Call, Interval, reaches_zero
+from fx2onnx.proof.span_moves import MOVED
+from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded, reaches_zero
 
 _DOMAINS = {
     "Log": (0.0, np.inf), "Sqrt": (0.0, np.inf), "Acos": (-1.0, 1.0), "Asin": (-1.0, 1.0), "Atanh": (-1.0, 1.0), "Acosh": (1.0, np.inf),
@@ -131,3 +136,181 @@ def _is_float(array: Any) -> bool:
 
 def _wide(array: Array) -> Array:
     return array.astype(np.float64)
+
+
+_POINTWISE = frozenset(
+    [
+        "Abs",
+        "Add",
+        "And",
+        "Cast",
+        "Ceil",
+        "Clip",
+        "Cos",
+        "Div",
+        "Elu",
+        "Equal",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "Greater",
+        "GreaterOrEqual",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Less",
+        "LessOrEqual",
+        "Log",
+        "Max",
+        "Min",
+        "Mish",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "Pow",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Softplus",
+        "Sqrt",
+        "Sub",
+        "Sum",
+        "Tanh",
+        "Where",
+        "Xor",
+    ]
+)
+"""Operators of which each element of the result is made of one of each operand."""
+_LARGEST = 2.0**62
+"""A number above all sizes."""
+_PADDED = frozenset(["Pad", "Trilu", "CenterCropPad"])
+_KEPT = {**MOVED, **dict.fromkeys(("Gather", "Unique", "MaxPool", "TopK"), (0,))}
+"""Operators whose first output holds elements of these operands; of none: of all."""
+
+
+def hull_of(span: Interval) -> Interval:
+    """Bounds of all elements of a value."""
+    if span.low.size == 1:
+        return span.reshape(())
+    low, high = np.asarray(span.low.min(initial=np.inf)), np.asarray(span.high.max(initial=-np.inf))
+    return Interval(low, high, np.asarray(span.error.max(initial=0)), None, np.asarray(span.lowest.min(initial=np.inf)))
+
+
+def join_of(spans: Sequence[Interval], *, mixed: bool = False) -> Interval:
+    """Bounds of all elements of several values; ``mixed``: rounding may put any of them in the place of another."""
+    hulls = [hull_of(each) for each in spans if each.low.size]
+    if not hulls:
+        return Interval.of(np.zeros(()))
+    low, high = min(each.low for each in hulls), max(each.high for each in hulls)
+    error = max(each.error for each in hulls) + (np.nan_to_num(high - low, nan=np.inf) if mixed else 0.0)
+    return Interval(low, high, np.asarray(error), None, min(each.lowest for each in hulls))
+
+
+def hull_spans(call: Call) -> list[Interval]:
+    """Bounds of all elements of each output. Raises Unbounded."""
+    op_type, known = call.op_type, [each for each in call.args if each is not None]
+    if op_type in _POINTWISE:
+        inner = replace(call, args=[None if each is None else hull_of(each) for each in call.args], shape=())
+        check_domain(inner)
+        made = RULES[op_type](inner)
+        return [hull_of(each) for each in (made if isinstance(made, list) else [made])]
+    if op_type in _KEPT:
+        places = _KEPT[op_type] or range(len(call.args))
+        kept = [call.span(index) for index in places if call.has(index)]
+        rest = [each for index, each in enumerate(call.args) if each is not None and index not in places]
+        if call.attrs.get("reduction", "none") not in ("none", b"none"):
+            raise Unbounded("how many updates it adds depends on data")
+        if op_type in _PADDED:
+            kept.append(Interval.of(np.zeros(())))
+        if op_type == "TopK":
+            rest = kept
+        first = join_of(kept, mixed=any(each.error.any() for each in rest))
+        if op_type in ("TopK", "Unique"):  # and their places and counts
+            count = float(call.span(0).low.size) if call.span(0).low.ndim else _LARGEST
+            return [first, *[Interval(np.zeros(()), np.asarray(count), np.asarray(count))] * (call.outputs - 1)]
+        return [first] * (call.outputs if op_type == "Split" else 1)
+    off = any(each.error.any() for each in known)
+    match op_type:
+        case "NonZero" | "NonMaxSuppression":
+            sizes = [size for each in known[:2] for size in each.low.shape]
+            last = float(max(sizes) - 1) if all(each.low.ndim for each in known[:2]) else _LARGEST
+        case "Shape" | "Size":
+            return [Interval(np.zeros(()), np.asarray(_LARGEST), np.asarray(_LARGEST))]
+        case "Softmax" if np.isfinite(call.span(0).reach).all():
+            return [Interval(np.zeros(()), np.ones(()), np.ones(()))]
+        case "ConstantOfShape":
+            value = call.attrs.get("value")
+            return [Interval.of(np.zeros(()) if value is None else np.asarray(value).reshape(()))]
+        case "Range" if not call.unit:
+            return [join_of(known[:2], mixed=off)]
+        case _:
+            raise Unbounded("the shape of what it reads depends on data")
+    return [Interval(np.zeros(()), np.asarray(last), np.asarray(last * off))]
+
+
+@public_methods
+@dataclass(frozen=True, slots=True)
+class RangeFinding:
+    """A fault that an input in the ranges may cause at a node."""
+
+    kind: str
+    """``overflow``, ``nan``, ``division`` or ``index``."""
+    problem: str
+    op_type: str
+    node: str
+    module: str
+    """The module whose forward makes the node."""
+    where: str
+    """The line of source code."""
+    is_shown: bool
+    """True if a sampled input causes it; else the bounds cannot rule it out."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputBound:
+    """Bounds of one output over all inputs in the ranges."""
+
+    low: float
+    high: float
+    rounding: float
+    """The largest distance between an element in the file's floats and in real numbers."""
+    measured: float
+    """The same between the runner and float64 on the sampled inputs."""
+
+
+@public_methods
+@dataclass(repr=False)
+class ValueRanges(Shown):
+    """Bounds and findings of an ONNX file for declared ranges of its inputs."""
+
+    sizes: dict[str, tuple[int, ...]]
+    """The shape of each input that the bounds are for."""
+    outputs: dict[str, OutputBound] = field(default_factory=dict)
+    findings: list[RangeFinding] = field(default_factory=list)
+    float16: list[RangeFinding] = field(default_factory=list)
+    """Nodes whose numbers may be too large for float16."""
+    unknown: dict[str, str] = field(default_factory=dict)
+    """Nodes without a bound, by name: their operators, and the reason where there is a rule."""
+    lost_at: str = ""
+    """The first node whose rounding may be as large as its largest number, with its line: behind it bounds say little."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types; what is not finite as text."""
+        outputs = {
+            name: {key: value if math.isfinite(value) else str(value) for key, value in asdict(bound).items()}
+            for name, bound in self.outputs.items()
+        }
+        return {**asdict(self), "outputs": outputs}
+
+    def _shown(self) -> dict[str, Any]:
+        return {"findings": len(self.findings), "float16": len(self.float16), "unknown": len(self.unknown)}

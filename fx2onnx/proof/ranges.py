@@ -20,9 +20,8 @@ from fx2onnx.irx.given import as_file
 from fx2onnx.irx.inference import without_maps
 from fx2onnx.judge.engines import ENGINES, Run
 from fx2onnx.judge.feeds import conditions_of, inputs_of, taken_feeds
-from fx2onnx.proof.findings import ValueRanges
-from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.domains import ValueRanges
+from fx2onnx.proof.nodes import Array, OpenedFile
 from fx2onnx.proof.spans import Interval, limits_of, unit_of
 from fx2onnx.proof.walk import Walk, widened
 

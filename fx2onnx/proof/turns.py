@@ -13,8 +13,7 @@ import numpy as np
 import onnx
 
 from fx2onnx.proof.bodies import GraphPass, Spans, Turn, run_body, value_at
-from fx2onnx.proof.findings import ValueRanges
-from fx2onnx.proof.hulls import join_of
+from fx2onnx.proof.domains import ValueRanges, join_of
 from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.spans import Interval, Unbounded, limits_of, unit_of
 

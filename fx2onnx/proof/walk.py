@@ -11,13 +11,19 @@ import numpy as np
 import onnx
 
 from fx2onnx.irx.names import scope_of, source_of
-from fx2onnx.proof import span_moves, span_products, span_reductions, span_steps  # noqa: F401  (whose rules register themselves)
+from fx2onnx.proof import span_moves, span_products, span_steps  # noqa: F401  (whose rules register themselves)
 from fx2onnx.proof.bodies import HeldGraph, if_spans
-from fx2onnx.proof.domains import check_domain, is_seen, seen_fault
-from fx2onnx.proof.findings import OutputBound, RangeFinding, ValueRanges
-from fx2onnx.proof.hulls import hull_of, hull_spans
-from fx2onnx.proof.nodes import RANDOM, attributes_of, reads_of
-from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.domains import (
+    OutputBound,
+    RangeFinding,
+    ValueRanges,
+    check_domain,
+    hull_of,
+    hull_spans,
+    is_seen,
+    seen_fault,
+)
+from fx2onnx.proof.nodes import RANDOM, OpenedFile, attributes_of, reads_of
 from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded, limits_of, unit_of
 from fx2onnx.proof.turns import loop_spans, scan_spans
 from fx2onnx.semantics.folding import compute_all

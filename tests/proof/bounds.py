@@ -14,8 +14,8 @@ from onnx import numpy_helper
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.proof.findings import ValueRanges
-from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.domains import ValueRanges
+from fx2onnx.proof.nodes import OpenedFile
 from fx2onnx.proof.ranges import start
 
 FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE

@@ -24,7 +24,7 @@ import fx2onnx
 from fx2onnx import runner
 from fx2onnx.base.errors import Fx2OnnxError, UserError, VerificationError
 from fx2onnx.base.metadata import DATA_DIGESTS
-from fx2onnx.proof.statement import read_statement, statement_path
+from fx2onnx.proof.attest import read_statement, statement_path
 from tests.cli.support import invoke
 
 _DIGESTS = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "pattern": "^[0-9a-f]+$"}}

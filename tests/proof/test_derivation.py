@@ -21,7 +21,7 @@ from fx2onnx.optimize.pipelines import FUSED, PICKED, Pass, Rewrites
 from fx2onnx.optimize.pipelines import LEVELS as EXPORTS
 from fx2onnx.proof.certify import Certifying
 from fx2onnx.proof.derivation import derivation_of
-from fx2onnx.proof.opened import OpenedFile
+from fx2onnx.proof.nodes import OpenedFile
 from fx2onnx.proof.replay import CONVERSIONS, RESIZED, ListedEdit, statements, versions
 from fx2onnx.steps.opset import CHANGES
 from fx2onnx.steps.stages import LEVELS as FILES

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 from fx2onnx.proof import span_steps, walk
-from fx2onnx.proof.hulls import hull_spans
+from fx2onnx.proof.domains import hull_spans
 from fx2onnx.proof.spans import RULES, Interval
 from tests.proof.bounds import assert_bounds_hold
 

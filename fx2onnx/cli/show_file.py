@@ -20,7 +20,7 @@ from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.files.staging import write_text
 from fx2onnx.irx.values import dtype_name
 from fx2onnx.report.document import model_page
-from fx2onnx.runner.stateful import METADATA_KEY as STATE_KEY
+from fx2onnx.runner.trainer import METADATA_KEY as STATE_KEY
 from fx2onnx.semantics.check import open_file
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.stated import SizeCondition

@@ -15,8 +15,7 @@ from fx2onnx.semantics.kernels.creation import set_seed
 from fx2onnx.semantics.registry import kernel
 
 if TYPE_CHECKING:
-    from fx2onnx.runner.stateful import StatefulSession
-    from fx2onnx.runner.trainer import Trainer
+    from fx2onnx.runner.trainer import StatefulSession, Trainer
 
 __all__ = [
     "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata",

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.semantics.reading.program import Program
-from fx2onnx.semantics.reading.typing_protos import denotations_of
+from fx2onnx.semantics.reading.program import Program, denotations_of
 from fx2onnx.semantics.types import (
     TENSOR_NAMES,
     DataType,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.half_floats import in_floats, is_by_floats
+from fx2onnx.semantics.kernels.cast import in_floats, is_by_floats
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import Facts, Prepared
 from fx2onnx.semantics.types import Array, Spec, Value

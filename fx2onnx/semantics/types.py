@@ -6,9 +6,9 @@ Numbers and names are those of ``TensorProto.DataType`` and of ``onnx_ir.DataTyp
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import ml_dtypes
 import numpy as np
@@ -338,3 +338,18 @@ def listed(texts: Iterable[str], separator: str = ", ") -> str:
     result = list(texts)
     more = [f"... and {len(result) - MAX_LISTED} more"] if len(result) > MAX_LISTED else []
     return separator.join([*result[:MAX_LISTED], *more])
+
+
+def _vecdot(left: Array, right: Array, out: Array | None = None) -> Array:
+    """The products of real vectors along the last axis, each by the routine that takes products of matrices."""
+    room = None if out is None else out[..., None, None]
+    product: Array = np.matmul(left[..., None, :], right[..., :, None], room)
+    return product[..., 0, 0]
+
+
+vecdot = cast("Callable[..., Array]", getattr(np, "vecdot", _vecdot))
+"""``numpy.vecdot``, since NumPy 2.0."""
+
+_umath = (getattr(np, "_core", None) or np.core).umath
+clip = cast("Callable[..., Array]", getattr(_umath, "clip", np.clip))
+"""The ufunc that ``numpy.clip`` calls after 1.3 us of Python: ``clip(x, low, high, out)``."""

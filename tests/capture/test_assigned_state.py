@@ -16,7 +16,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx import locate, verify
 from fx2onnx.runner import InferenceSession
-from fx2onnx.runner.stateful import StatefulSession
+from fx2onnx.runner.trainer import StatefulSession
 from tests.support import check
 
 ENGINES = [InferenceSession, onnxruntime.InferenceSession]

@@ -21,7 +21,7 @@ import fx2onnx
 from fx2onnx.irx import io
 from fx2onnx.irx.data_file import ALIGNMENT_BYTES
 from fx2onnx.runner import InferenceSession
-from fx2onnx.runner.stateful import StatefulSession
+from fx2onnx.runner.trainer import StatefulSession
 from tests.support import check
 
 Pair = namedtuple("Pair", ["first", "second"])

@@ -15,7 +15,7 @@ from test_hostile import model, options, value
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner import InferenceSession
-from fx2onnx.runner.stateful import METADATA_KEY, StatefulSession
+from fx2onnx.runner.trainer import METADATA_KEY, StatefulSession
 
 EXTERNAL = {
     "../secret.bin": "inside the model's folder",

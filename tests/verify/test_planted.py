@@ -112,7 +112,7 @@ FAULTS = [
     Fault("rewrite", "optimize/rewrites/linear_layers.py", "m.bias, **attributes(m.product))", "m.bias, **(attributes(m.product) | {\"beta\": 2.0}))", "flat"),
     Fault("rewrite", "optimize/rewrites/linear_layers.py", "np.sqrt(variance.astype(np.float64) + epsilon)", "(variance.astype(np.float64) + epsilon)", "net"),
     Fault("engine", NORM, 'matrix[1] * attrs.get("epsilon", 1e-5)', "matrix[1] * 0.1", "zoo:bert_tiny"),
-    Fault("engine", "semantics/kernels/softmax.py", "np.divide(y, total, out=y)", "np.divide(y, np.maximum.reduce(y, axis=axis, keepdims=True), out=y)", "zoo:bert_tiny"),
+    Fault("engine", "semantics/kernels/norm.py", "np.divide(y, total, out=y)", "np.divide(y, np.maximum.reduce(y, axis=axis, keepdims=True), out=y)", "zoo:bert_tiny"),
     Fault("engine", "semantics/kernels/gather.py", "np.take(x, chosen, axis=axis, out=out[0], mode=\"clip\")", "np.take(x, chosen * 0, axis=axis, out=out[0], mode=\"clip\")", "zoo:bert_tiny"),
     Fault("engine", "semantics/kernels/activation.py", "np.multiply(first, _HALF, out=first)", "np.multiply(first, _ONE, out=first)", "zoo:bert_tiny"),
 ]  # fmt: skip

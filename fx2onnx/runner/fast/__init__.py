@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.semantics.kernels.cast import Convert, in_floats, is_by_floats
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
-from fx2onnx.semantics.kernels.half_floats import Convert, in_floats, is_by_floats
 from fx2onnx.semantics.reading.program import Program, Step
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, Facts, Kernel, Prepared
 from fx2onnx.semantics.types import LEAST_HALVES, Spec
@@ -30,20 +30,17 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("", "lines"): """
         Cast DequantizeLinear DynamicQuantizeLinear Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Mish QuantizeLinear Selu Sigmoid Softplus ThresholdedRelu
     """,
-    (
-        "",
-        "rows",
-    ): "BatchNormalization InstanceNormalization LayerNormalization LogSoftmax RMSNormalization RotaryEmbedding Softmax",
+    ("", "rows"): """
+        BatchNormalization InstanceNormalization LayerNormalization LogSoftmax RMSNormalization RotaryEmbedding Softmax
+    """,
     ("", "integers"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
     ("", "recurrent"): "GRU LSTM LinearAttention RNN",
     ("", "depthwise"): "Conv",
-    ("", "pools"): "AveragePool MaxPool",
-    ("", "indexed"): "CumSum ScatterND",
-    ("", "transposed"): "ConvTranspose",
+    ("", "pools"): "AveragePool ConvTranspose MaxPool",
     ("", "texts"): "RegexFullMatch",
     ("", "regions"): "MaxRoiPool RoiAlign",
     ("", "products"): "Gemm MatMul",
-    ("", "choices"): "GridSample NonMaxSuppression TopK",
+    ("", "choices"): "CumSum GridSample NonMaxSuppression ScatterND TopK",
     (MICROSOFT, "codes"): """
         QLinearAdd QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere
     """,

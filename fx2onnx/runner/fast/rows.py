@@ -23,7 +23,7 @@ from fx2onnx.runner.fast.compiled import (
 from fx2onnx.semantics.kernels.attention import rotary_embedding, turn_pairs
 from fx2onnx.semantics.kernels.contrib.attention import rotary_embedding_of_microsoft
 from fx2onnx.semantics.kernels.elementwise import Call, Outs
-from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.kernels.norm import check_axis
 from fx2onnx.semantics.registry import Calls, Facts, Prepared
 from fx2onnx.semantics.types import FLOAT32, Array
 

@@ -36,8 +36,8 @@ FAMILIES: dict[tuple[str, str], str] = {
     ("", "integer_products"): "MatMulInteger QLinearMatMul",
     ("", "matmul"): "Det Einsum Gemm MatMul",
     ("", "norm"): """
-        BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization
-        MeanVarianceNormalization RMSNormalization
+        BatchNormalization GroupNormalization Hardmax InstanceNormalization LRN LayerNormalization LogSoftmax
+        LpNormalization MeanVarianceNormalization RMSNormalization Softmax
     """,
     ("", "pool"): "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxRoiPool MaxUnpool",
     ("", "quant"): "DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
@@ -52,7 +52,6 @@ FAMILIES: dict[tuple[str, str], str] = {
         Split Squeeze Tile Transpose Trilu Unsqueeze
     """,
     ("", "signal"): "BlackmanWindow DFT HammingWindow HannWindow MelWeightMatrix STFT",
-    ("", "softmax"): "Hardmax LogSoftmax Softmax",
     ("", "strings"): "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
     ("", "vision"): "AffineGrid DeformConv GridSample ImageDecoder NonMaxSuppression RoiAlign",
     (ML, "ml"): """

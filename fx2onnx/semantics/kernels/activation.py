@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.elementwise import Call, Outs, broadcast_first, check_same_dtype, each, select
-from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.registry import Calls, kernel, same_as_first
-from fx2onnx.semantics.types import NARROW_FLOATS, Array, narrowed, widen
+from fx2onnx.semantics.types import NARROW_FLOATS, Array, clip, narrowed, widen
 
 _F = np.float32
 TILE = 1 << 15

@@ -10,7 +10,7 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.cast import cast_array
 from fx2onnx.semantics.kernels.matmul import matmul_shape
-from fx2onnx.semantics.kernels.softmax import softmax_array
+from fx2onnx.semantics.kernels.norm import softmax_array
 from fx2onnx.semantics.kernels.threads import multiply
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.kernels.norm import check_axis
 from fx2onnx.semantics.limits import check_bytes, count_iteration
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import INT64, Array, Value, shape_of

@@ -19,11 +19,10 @@ from fx2onnx.semantics.kernels.activation import relu, sigmoid
 from fx2onnx.semantics.kernels.conv_first import Finish, in_blocks, pad_into, prepare_products, prepare_taps
 from fx2onnx.semantics.kernels.conv_first import padded_shape as padded_first
 from fx2onnx.semantics.kernels.elementwise import Call, Outs, each, reshaped
-from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.threads import product, whole_product
 from fx2onnx.semantics.kernels.windows import COLUMN_BLOCK_BYTES, Window, conv_window, window_view
 from fx2onnx.semantics.registry import Calls, Facts, Prepared, run_all
-from fx2onnx.semantics.types import FLOAT32, Array, Spec
+from fx2onnx.semantics.types import FLOAT32, Array, Spec, clip
 
 ROW_BLOCK_BYTES = 1 << 18
 """Depthwise taps run over rows of about this size: two of them and the weights stay in the L2 cache."""

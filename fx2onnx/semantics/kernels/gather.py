@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.semantics.kernels.elementwise import Outs
+from fx2onnx.semantics.kernels.norm import check_axis
 from fx2onnx.semantics.kernels.shape import ints
-from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import INT64, NARROW_FLOATS, Array, Spec, narrowed, widen

@@ -15,10 +15,9 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.elementwise import Outs
 from fx2onnx.semantics.kernels.matmul import matmul_shape
-from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.threads import multiply
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, Facts, Prepared, kernel
-from fx2onnx.semantics.types import FLOAT32, NARROW_INTS, Array, Dtype, Spec, is_integer, widen
+from fx2onnx.semantics.types import FLOAT32, NARROW_INTS, Array, Dtype, Spec, clip, is_integer, widen
 
 EXACT = 1 << 24
 INT32 = np.dtype(np.int32)

@@ -16,12 +16,11 @@ from numpy import add, multiply, subtract, tanh
 
 from fx2onnx.semantics.kernels.activation import BOUNDS
 from fx2onnx.semantics.kernels.elementwise import Call, reshaped
-from fx2onnx.semantics.kernels.newer_numpy import clip
 from fx2onnx.semantics.kernels.recurrence import Recurrence
 from fx2onnx.semantics.kernels.threads import product
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import run_all
-from fx2onnx.semantics.types import Array, widen
+from fx2onnx.semantics.types import Array, clip, widen
 
 JOINED_WIDTH = 64
 """The largest hidden size at which two directions are one recurrence: twice the multiplications take less than twice

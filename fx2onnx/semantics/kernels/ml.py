@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.softmax import softmax_array
+from fx2onnx.semantics.kernels.norm import softmax_array
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, INT64, Array, narrowed, string_array

@@ -10,10 +10,9 @@ import numpy as np
 from fx2onnx.semantics.kernels.activation import TILE
 from fx2onnx.semantics.kernels.cast import cast_array
 from fx2onnx.semantics.kernels.integer_products import integer_range, into_codes
-from fx2onnx.semantics.kernels.newer_numpy import clip
-from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.kernels.norm import check_axis
 from fx2onnx.semantics.registry import kernel
-from fx2onnx.semantics.types import FLOAT32, Array, Dtype, Spec, is_integer, numpy_dtype_of_code, widen
+from fx2onnx.semantics.types import FLOAT32, Array, Dtype, Spec, clip, is_integer, numpy_dtype_of_code, widen
 
 UINT8 = np.dtype(np.uint8)
 

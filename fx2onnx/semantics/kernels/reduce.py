@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.semantics.kernels.norm import check_axis
 from fx2onnx.semantics.kernels.shape import Ints, ints
-from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import INT64, Array, narrowed, widen
 

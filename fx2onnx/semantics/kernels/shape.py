@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fx2onnx.semantics.kernels.elementwise import Outs
-from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
+from fx2onnx.semantics.kernels.norm import as_matrix, check_axis
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import INT64, Array, Spec

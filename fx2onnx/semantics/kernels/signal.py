@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fx2onnx.semantics.kernels.cast import cast_array
-from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.kernels.norm import check_axis
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import Array, narrowed, numpy_dtype_of_code, widen

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.semantics.kernels.softmax import log_softmax_into
+from fx2onnx.semantics.kernels.norm import log_softmax_into
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, kernel
 from fx2onnx.semantics.types import Array, narrowed, widen
 

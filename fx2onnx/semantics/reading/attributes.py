@@ -9,7 +9,7 @@ from onnx import AttributeProto
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.reading.nodes import NodeText
-from fx2onnx.semantics.reading.typing_protos import type_and_dims
+from fx2onnx.semantics.reading.program import type_and_dims
 from fx2onnx.semantics.reading.weights import WeightStore, dense_array
 
 _FIELDS = {

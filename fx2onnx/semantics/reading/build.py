@@ -18,8 +18,7 @@ from fx2onnx.semantics import kernels  # noqa: F401  (which names the file of ea
 from fx2onnx.semantics.limits import MAX_NESTING, MAX_STEPS
 from fx2onnx.semantics.reading.attributes import attribute_value, resolved
 from fx2onnx.semantics.reading.gradient import add_gradient
-from fx2onnx.semantics.reading.imports import check_domain, check_presence, functions_of, opsets_of
-from fx2onnx.semantics.reading.load import LoadedModel
+from fx2onnx.semantics.reading.load import LoadedModel, check_domain, check_presence, functions_of, opsets_of
 from fx2onnx.semantics.reading.nodes import (
     GRAPH,
     NodeText,
@@ -34,8 +33,7 @@ from fx2onnx.semantics.reading.nodes import (
     no_kernel,
     read_nodes,
 )
-from fx2onnx.semantics.reading.program import Program, Slot, Step
-from fx2onnx.semantics.reading.typing_protos import type_of_array, type_of_info
+from fx2onnx.semantics.reading.program import Program, Slot, Step, type_of_array, type_of_info
 from fx2onnx.semantics.reading.value_types import (
     agree,
     build_bodies,

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.reading.nodes import NodeText
-from fx2onnx.semantics.reading.program import Program, Slot
-from fx2onnx.semantics.reading.typing_protos import Dims, type_of_array
+from fx2onnx.semantics.reading.program import Dims, Program, Slot, type_of_array
 from fx2onnx.semantics.reading.weights import declared
 from fx2onnx.semantics.schemas import Parameter, Signature
 from fx2onnx.semantics.types import TENSOR_NAMES, TensorType, listed, type_name

@@ -17,7 +17,7 @@ import onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.reading.nodes import check_text
-from fx2onnx.semantics.reading.typing_protos import data_type
+from fx2onnx.semantics.reading.program import data_type
 from fx2onnx.semantics.types import Array, DataType, abstract_array, string_array
 
 _PACKED_BITS = {2: 2, 4: 4, 6: 6}

@@ -13,7 +13,7 @@ from torch import nn
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner import InferenceSession
-from fx2onnx.runner.stateful import StatefulSession
+from fx2onnx.runner.trainer import StatefulSession
 from tests.support import check
 
 WIDTH, TOKENS = 6, 5

@@ -11,9 +11,9 @@ import numpy as np
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.conv import conv_transpose
 from fx2onnx.semantics.kernels.gather import gather_nd
+from fx2onnx.semantics.kernels.norm import check_axis
 from fx2onnx.semantics.kernels.pool import pool_window
 from fx2onnx.semantics.kernels.shape import ints, pad, slice_, trilu
-from fx2onnx.semantics.kernels.softmax import check_axis
 from fx2onnx.semantics.kernels.vision import grid_sample
 from fx2onnx.semantics.kernels.windows import pad_spatial, required_after, window_view
 from fx2onnx.semantics.limits import check_shape, count_iteration

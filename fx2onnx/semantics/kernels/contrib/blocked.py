@@ -10,9 +10,8 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.elementwise import Outs
-from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.registry import kernel
-from fx2onnx.semantics.types import FLOAT32, Array, Spec, widen
+from fx2onnx.semantics.types import FLOAT32, Array, Spec, vecdot, widen
 
 WORKING_NUMBERS = 1 << 18
 """Weights that are numbers at a time: they stay in a core's cache while they are multiplied."""

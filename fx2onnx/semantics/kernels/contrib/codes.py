@@ -13,7 +13,7 @@ import numpy as np
 
 from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.integer_products import into_codes
-from fx2onnx.semantics.kernels.softmax import check_axis
+from fx2onnx.semantics.kernels.norm import check_axis
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, Dtype

@@ -12,7 +12,7 @@ from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.contrib.attention import rotated
 from fx2onnx.semantics.kernels.contrib.fused import activated
 from fx2onnx.semantics.kernels.conv import causal_conv_with_state
-from fx2onnx.semantics.kernels.softmax import check_axis, softmax_array
+from fx2onnx.semantics.kernels.norm import check_axis, softmax_array
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import FLOAT32, Array, narrowed, widen

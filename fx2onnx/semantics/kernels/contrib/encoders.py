@@ -11,10 +11,9 @@ from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.contrib.attention import attend
 from fx2onnx.semantics.kernels.contrib.codes import number
 from fx2onnx.semantics.kernels.contrib.quantized import scaled_product
-from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import PRIVATE_DOMAIN, kernel
-from fx2onnx.semantics.types import FLOAT32, Array, narrowed, widen
+from fx2onnx.semantics.types import FLOAT32, Array, narrowed, vecdot, widen
 
 
 def _looked_up(table: Array, ids: Array, name: str) -> Array:

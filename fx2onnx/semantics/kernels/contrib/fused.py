@@ -13,12 +13,11 @@ from fx2onnx.semantics.kernels.contrib import MICROSOFT
 from fx2onnx.semantics.kernels.conv import conv
 from fx2onnx.semantics.kernels.elementwise import Outs
 from fx2onnx.semantics.kernels.matmul import gemm, gemm_infer, matmul_shape
-from fx2onnx.semantics.kernels.newer_numpy import vecdot
 from fx2onnx.semantics.kernels.threads import multiply
 from fx2onnx.semantics.kernels.windows import conv_window
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import find_kernel, kernel, same_as_first
-from fx2onnx.semantics.types import Array, Dtype, Spec, narrowed, numpy_dtype_of_code, widen
+from fx2onnx.semantics.types import Array, Dtype, Spec, narrowed, numpy_dtype_of_code, vecdot, widen
 
 
 def _row(values: Array, x: Array, name: str) -> Array:

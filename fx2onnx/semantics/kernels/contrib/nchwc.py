@@ -18,8 +18,7 @@ from fx2onnx.semantics.kernels.contrib import NCHWC
 from fx2onnx.semantics.kernels.contrib.fused import fused_conv
 from fx2onnx.semantics.kernels.resize import resize
 from fx2onnx.semantics.limits import check_shape
-from fx2onnx.semantics.reading.program import Program, Step
-from fx2onnx.semantics.reading.typing_protos import type_of_array
+from fx2onnx.semantics.reading.program import Program, Step, type_of_array
 from fx2onnx.semantics.registry import kernel
 from fx2onnx.semantics.types import Array
 

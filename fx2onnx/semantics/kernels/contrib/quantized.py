@@ -28,14 +28,13 @@ from fx2onnx.semantics.kernels.integer_products import (
     to_int32,
 )
 from fx2onnx.semantics.kernels.matmul import integer_product, matmul_shape
-from fx2onnx.semantics.kernels.newer_numpy import clip
+from fx2onnx.semantics.kernels.norm import as_matrix, check_axis
 from fx2onnx.semantics.kernels.pool import average_pool, global_average_pool, over_windows, pool_infer, pool_window
 from fx2onnx.semantics.kernels.quant import dequantize_linear, quantize_infer, quantize_linear
-from fx2onnx.semantics.kernels.softmax import as_matrix, check_axis
 from fx2onnx.semantics.kernels.windows import Window
 from fx2onnx.semantics.limits import check_shape
 from fx2onnx.semantics.registry import Facts, Prepared, kernel
-from fx2onnx.semantics.types import FLOAT32, Array, Spec
+from fx2onnx.semantics.types import FLOAT32, Array, Spec, clip
 
 kernel("QuantizeLinear", domain=MICROSOFT, kind="into", infer=quantize_infer)(quantize_linear)
 kernel("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)

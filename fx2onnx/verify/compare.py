@@ -28,18 +28,15 @@ from fx2onnx.judge.tolerance import is_near
 from fx2onnx.judge.verdict import PLACEHOLDER, Range, Row, Tried, Verdict
 from fx2onnx.verify.answers import Task
 from fx2onnx.verify.arrays import is_finite, to_numpy
-from fx2onnx.verify.case import MOST_TIMEOUTS, NOT_PRECISE_NOTE, Case, opened, versions_of
-from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, placed, takes_gradients
-from fx2onnx.verify.exact_codes import OVERFLOWS, ExactCodes
+from fx2onnx.verify.case import MOST_TIMEOUTS, NOT_PRECISE_NOTE, Case, opened, refused, versions_of
+from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, leave, on_cpu, placed, takes_gradients
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.marks import Marks, joined
 from fx2onnx.verify.module_state import NothingToCompare, Unsteady, compare_weights, with_state
 from fx2onnx.verify.noise import Draw, Outgrown, RandomNodes, Recording, drawn_outputs
-from fx2onnx.verify.on_cpu import leave, on_cpu
 from fx2onnx.verify.outputs import Outputs
-from fx2onnx.verify.refusals import refused
-from fx2onnx.verify.rounded_weights import as_input, as_quantized, rounded_inputs
+from fx2onnx.verify.rounded_weights import OVERFLOWS, ExactCodes, as_input, as_quantized, rounded_inputs
 from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.work import WorkBudget

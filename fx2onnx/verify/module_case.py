@@ -16,9 +16,8 @@ from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.capture.python.module_state import snapshot_of
 from fx2onnx.judge.verdict import Verdict
 from fx2onnx.torchcompat.modules import ModuleTree
-from fx2onnx.verify.eager import as_array, in_mode, outputs_of
+from fx2onnx.verify.eager import as_array, in_mode, on_cpu, outputs_of
 from fx2onnx.verify.interface import Interface
-from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.rounded_weights import as_input, as_quantized, narrowed, rounded_inputs
 from fx2onnx.verify.testcase import Case
 

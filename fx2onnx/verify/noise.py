@@ -25,10 +25,10 @@ from fx2onnx.irx.schema import RANDOM
 from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.exact_codes import is_product
 from fx2onnx.verify.file_bounds import Turned, whole_numbers
 from fx2onnx.verify.float_values import NO_WHOLE_NUMBER, SAYS_NOTHING
 from fx2onnx.verify.marks import Marking
+from fx2onnx.verify.rounded_weights import is_product
 from fx2onnx.verify.unordered import chooses_without_order
 from fx2onnx.verify.work import work_of
 

@@ -21,7 +21,6 @@ from fx2onnx.judge.movements import INEXACT_TRANSFORMS, Movements, larger_units
 from fx2onnx.judge.tolerance import Grain, Judged, Scale
 from fx2onnx.judge.verdict import Row, Verdict
 from fx2onnx.torchcompat.eager_modes import EagerMode
-from fx2onnx.verify.conditioning import Regular
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.float_values import SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, contradiction
@@ -31,6 +30,7 @@ from fx2onnx.verify.rounded_weights import as_module_has_it
 from fx2onnx.verify.rounding import Moved, Unmoved
 from fx2onnx.verify.samples import Sample
 from fx2onnx.verify.unordered import open_places, without_open
+from fx2onnx.verify.wide import Regular
 
 HABIT = "{} gives others than eager PyTorch on {}, and another engine does not: ONNX says nothing of such numbers"
 """A note of the verdict."""

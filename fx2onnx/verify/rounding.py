@@ -28,7 +28,7 @@ from fx2onnx.capture.quantized.recurrent import (
 from fx2onnx.judge.constants import TRANSFORM_UNITS_PER_POINT
 from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
-from fx2onnx.verify.conditioning import TERMS, axis_of, is_conditioned, is_of_matrices, is_singular, largest_of
+from fx2onnx.verify.wide import TERMS, axis_of, is_conditioned, is_of_matrices, is_singular, largest_of
 
 aten = torch.ops.aten
 

@@ -16,8 +16,8 @@ import torch
 from fx2onnx.judge.engines import Array
 from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
-from fx2onnx.verify.conditioning import axis_of
 from fx2onnx.verify.rounding import CHOICES
+from fx2onnx.verify.wide import axis_of
 
 RUNS = 8
 """Orders that are tried: NaN behind all numbers, before them, and anywhere."""

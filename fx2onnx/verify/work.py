@@ -13,7 +13,7 @@ import torch
 
 from fx2onnx.judge import Effort
 from fx2onnx.judge.verdict import check_effort
-from fx2onnx.verify.conditioning import is_of_matrices
+from fx2onnx.verify.wide import is_of_matrices
 
 EFFORTS: dict[Effort, tuple[float, float]] = {"quick": (3.5, 0.1), "normal": (5.0, 1.0), "full": (math.inf, math.inf)}
 """The most work that all runs of eager PyTorch and of the engines together may take, except for one at other sizes

@@ -22,7 +22,7 @@ from fx2onnx.optimize import pipelines
 from fx2onnx.optimize.rewrites.linear_layers import FuseMatMulAdd
 from fx2onnx.semantics import registry
 from fx2onnx.sources import resolve
-from fx2onnx.verify.locating.onnx_file import OnnxFile
+from fx2onnx.verify.locating.program import OnnxFile
 from tests.verify.mutating import KINDS, Mutant, mutants
 
 aten = torch.ops.aten

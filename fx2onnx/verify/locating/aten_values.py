@@ -23,8 +23,7 @@ from fx2onnx.sizes.expr import Dim, evaluate
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from fx2onnx.verify.arrays import to_numpy
-from fx2onnx.verify.locating.onnx_file import OnnxFile
-from fx2onnx.verify.locating.program import Mapped
+from fx2onnx.verify.locating.program import Mapped, OnnxFile
 from fx2onnx.verify.rounded_weights import narrowed
 
 aten = torch.ops.aten

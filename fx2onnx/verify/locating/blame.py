@@ -25,8 +25,7 @@ from fx2onnx.targets.form import find, names
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.interface import as_file
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference
-from fx2onnx.verify.locating.onnx_file import OnnxFile, reads_of
-from fx2onnx.verify.locating.program import Program
+from fx2onnx.verify.locating.program import OnnxFile, Program, reads_of
 from fx2onnx.verify.locating.side_by_side import SideBySide, run_cut
 from fx2onnx.verify.testcase import Case
 

@@ -26,8 +26,7 @@ from fx2onnx.verify.eager import Eager, placed
 from fx2onnx.verify.interface import assign, vanished
 from fx2onnx.verify.locating.aten_values import AtenGraph, operands_of
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong
-from fx2onnx.verify.locating.onnx_file import OnnxFile, reads_of
-from fx2onnx.verify.locating.program import Mapped
+from fx2onnx.verify.locating.program import Mapped, OnnxFile, reads_of
 from fx2onnx.verify.locating.side_by_side import Sketches, run_cut
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.values import Values

@@ -22,7 +22,7 @@ from fx2onnx.verify.eager import as_array
 from fx2onnx.verify.interface import assign
 from fx2onnx.verify.locating.blame import AGREES
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference
-from fx2onnx.verify.locating.onnx_file import OnnxFile
+from fx2onnx.verify.locating.program import OnnxFile
 from fx2onnx.verify.locating.side_by_side import case_of, run_cut
 
 

@@ -24,18 +24,16 @@ from fx2onnx.judge import Effort
 from fx2onnx.judge.engines import ENGINES, Array, chosen_engines, lacks_operator
 from fx2onnx.judge.verdict import Verdict, check_effort
 from fx2onnx.verify.compare import verify
-from fx2onnx.verify.eager import as_array, failed_on_arguments, in_mode, outputs_of
+from fx2onnx.verify.eager import as_array, failed_on_arguments, in_mode, on_cpu, outputs_of
 from fx2onnx.verify.interface import as_file, assign
 from fx2onnx.verify.locating import blame, by_values
 from fx2onnx.verify.locating.aten_values import AtenGraph, AtenValues, ValueStore
 from fx2onnx.verify.locating.blame import with_entries
 from fx2onnx.verify.locating.dumped import in_dump
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, Once, difference
-from fx2onnx.verify.locating.onnx_file import OnnxFile
-from fx2onnx.verify.locating.program import Program, Settings, is_ours
+from fx2onnx.verify.locating.program import OnnxFile, Program, Settings, is_ours
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect, case_of, missing, reordered
 from fx2onnx.verify.module_state import NothingToCompare
-from fx2onnx.verify.on_cpu import on_cpu
 from fx2onnx.verify.rounded_weights import as_quantized
 
 SEED = 0

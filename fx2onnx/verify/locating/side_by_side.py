@@ -19,7 +19,7 @@ from fx2onnx.judge.engines import ENGINES, Array
 from fx2onnx.judge.tolerance import Exact
 from fx2onnx.verify.locating.aten_values import AtenValues
 from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference
-from fx2onnx.verify.locating.onnx_file import Cut, OnnxFile, reads_of
+from fx2onnx.verify.locating.program import Cut, OnnxFile, reads_of
 from fx2onnx.verify.rounded_weights import widened
 from fx2onnx.verify.testcase import Case
 

@@ -15,9 +15,8 @@ from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.cli.progress import cell, line, shape_text, working
 
 if TYPE_CHECKING:
-    from fx2onnx.diff.compare import Difference
+    from fx2onnx.diff.compare import ChangedWeight, Difference, WeightDifferences
     from fx2onnx.diff.nodes import Change, NodeDifferences, NodeFacts
-    from fx2onnx.diff.weights import ChangedWeight, WeightDifferences
 
 
 @reports_errors

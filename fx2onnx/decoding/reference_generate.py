@@ -17,7 +17,7 @@ from fx2onnx.decoding.recipes.delay_pattern import delays_of
 from fx2onnx.decoding.recipes.modality import modalities_of, token_of
 from fx2onnx.decoding.recipes.recipe import language_of
 from fx2onnx.sources.foreign_errors import reported
-from fx2onnx.sources.hf.guard import offline
+from fx2onnx.sources.hf.config import offline
 from fx2onnx.sources.hf.sample_context import set_use_cache
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.registry import resolve

@@ -213,9 +213,9 @@ def resolve(
 
 def _with_weights(kind: SourceKind, builder: SourceBuilder, name: str, options: Options) -> Source:
     """The source that ``builder`` makes; the weights and the dtype that were asked for are put in here unless the kind does it."""
-    from fx2onnx.sources import weights
+    from fx2onnx.sources import weight_files
 
-    dtype = weights.check_dtype(options.dtype)
+    dtype = weight_files.check_dtype(options.dtype)
     if options.with_processor and kind.prefix != "hf":
         raise UserError(
             "E001", f"--with-processor has no meaning for {kind.prefix}: sources", next="it works for hf:FOLDER"
@@ -231,11 +231,11 @@ def _with_weights(kind: SourceKind, builder: SourceBuilder, name: str, options: 
         )
     source = builder.build(name, options)
     if options.weights not in (None, *WEIGHT_WORDS):
-        weights.load_state(source.module, Path(str(options.weights)).expanduser())
+        weight_files.load_state(source.module, Path(str(options.weights)).expanduser())
         source.origin = f"{source.origin.partition(', random')[0]}, weights of {options.weights}"
     source.has_weights = options.weights != "none"
     if dtype is not None:
-        weights.apply_dtype(source, dtype)
+        weight_files.apply_dtype(source, dtype)
     return source
 
 

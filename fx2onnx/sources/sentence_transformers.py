@@ -18,7 +18,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.sources.embedder_folder import PREFIX, class_of
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.by_reference import quiet_loading
-from fx2onnx.sources.hf.guard import guarded
+from fx2onnx.sources.hf.config import guarded
 from fx2onnx.sources.hf.inputs import sample_inputs
 from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, main_dtype, samples_of
 from fx2onnx.sources.hf.samples import INPUT_FACTORIES
@@ -26,7 +26,7 @@ from fx2onnx.sources.hf.transformers_types import Shapes
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import AxisName, Options, Source
 from fx2onnx.sources.torchvision import check_torchvision
-from fx2onnx.sources.weights import cast_inputs
+from fx2onnx.sources.weight_files import cast_inputs
 
 _OUTPUT_OF_TASK = {
     "feature-extraction": "last_hidden_state",

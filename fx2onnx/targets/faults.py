@@ -18,8 +18,8 @@ from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.values import copied_type, known_array, known_ints
 from fx2onnx.targets.fault_entries import FaultEntry, read_entries
+from fx2onnx.targets.float64.images import keep_apart, scaled
 from fx2onnx.targets.float64.node import Form
-from fx2onnx.targets.float64.norms import keep_apart, scaled
 from fx2onnx.targets.form import Target, numbers
 from fx2onnx.targets.wide_integers import FORMS, compares_wide
 

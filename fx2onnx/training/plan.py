@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.training.groups import groups_of, trained_parameters
+from fx2onnx.training.optimizers import groups_of, trained_parameters
 from fx2onnx.training.options import Training
 from fx2onnx.training.program import TrainingPlan
 from fx2onnx.training.sample import TrainingSample, sample_of

@@ -21,14 +21,12 @@ from fx2onnx.capture.captured import NEXT, RETURNS_STATE
 from fx2onnx.capture.recording.below_autograd import constants_read, is_one_of_several_paths, repeated, stand_for
 from fx2onnx.capture.run import output_name
 from fx2onnx.torchcompat.pytrees import flatten
-from fx2onnx.training.groups import Groups
-from fx2onnx.training.higher_order import decided_by_python, run_once
 from fx2onnx.training.history import check_constants, check_gradients, check_loss, check_tracked
-from fx2onnx.training.optimizers import Moment, UpdateRule
+from fx2onnx.training.optimizers import Groups, Moment, UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded, unseeded
 from fx2onnx.training.sample import TrainingSample, refuse_names
-from fx2onnx.training.whole import kept_whole
+from fx2onnx.training.whole import decided_by_python, kept_whole, run_once
 
 Tensors = dict[str, torch.Tensor]
 STEP, SEED, LOSS_SCALE, LOSS, FINITE = "step", "seed", "loss_scale", "loss", "gradients_finite"

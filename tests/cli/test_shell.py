@@ -18,7 +18,7 @@ import typer
 import fx2onnx
 from fx2onnx.base.notices import warn
 from fx2onnx.base.packages import EXTRAS
-from fx2onnx.cli import doctor, help
+from fx2onnx.cli import help, listing
 from fx2onnx.cli.main import COMMANDS, app
 from fx2onnx.sources import registry
 from tests.cli.support import invoke
@@ -180,24 +180,24 @@ def test_verify_takes_inputs_of_files(name: str) -> None:
 
 
 def test_doctor_says_what_is_missing_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = doctor._looked_at
+    looked_at = listing._looked_at
     packages = {
-        "openvino": doctor.Package("openvino", "", "verify --engine openvino"),
-        "timm": doctor.Package("timm", "1.0", "timm: sources", "ImportError: no"),
+        "openvino": listing.Package("openvino", "", "verify --engine openvino"),
+        "timm": listing.Package("timm", "1.0", "timm: sources", "ImportError: no"),
     }
-    monkeypatch.setattr(doctor, "_looked_at", lambda name, why="": packages.get(name) or looked_at("numpy", why))
+    monkeypatch.setattr(listing, "_looked_at", lambda name, why="": packages.get(name) or looked_at("numpy", why))
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
     done = invoke("doctor", "--json")
     assert done.exit_code == 2
     found = json.loads(done.stdout)
     used = {kind.package for kind in registry.KINDS.values() if kind.package}
-    assert set(doctor.PURPOSES) >= used | (set(EXTRAS) - {"z3"})
+    assert set(listing.PURPOSES) >= used | (set(EXTRAS) - {"z3"})
     assert "pip install openvino" in "\n".join(found["advice"])
     assert "pip install --upgrade timm" in "\n".join(found["advice"])
     assert "unset OPENBLAS_CORETYPE" in found["advice"][-1]
     assert found["engines"]["generate"] in ("onnxruntime", "runner")
     assert "to do" in invoke("doctor").stdout
-    packages["timm"] = doctor.Package("timm", "1.0", "timm: sources")
+    packages["timm"] = listing.Package("timm", "1.0", "timm: sources")
     assert invoke("doctor").exit_code == 0
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from fx2onnx.sources import Source, resolve
-from fx2onnx.sources.hf.answers import Answered, with_answers
+from fx2onnx.sources.hf.image_processor import Answered, with_answers
 from tests.support import check
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -21,7 +21,7 @@ from fx2onnx.sources.hf.tasks import TASKS, every_task
 from fx2onnx.sources.inputs import input_files
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options
-from fx2onnx.sources.weights import cast_inputs, check_dtype
+from fx2onnx.sources.weight_files import cast_inputs, check_dtype
 
 
 class Config(SimpleNamespace):

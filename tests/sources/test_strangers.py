@@ -14,8 +14,8 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources import resolve
+from fx2onnx.sources.hf import config, kind
 from fx2onnx.sources.hf import config as hf_config
-from fx2onnx.sources.hf import guard, kind
 from fx2onnx.sources.weight_files import map_checkpoint, map_file
 
 BERT = {
@@ -249,9 +249,9 @@ def test_while_a_model_is_made_the_hub_is_out_of_reach(reached: list[str]) -> No
     from transformers.utils import hf_api
 
     before = constants.HF_HUB_OFFLINE, hub_kernels.get_kernel
-    outer = guard.offline()
+    outer = config.offline()
     outer.__enter__()
-    with guard.offline():
+    with config.offline():
         with pytest.raises(Exception, match="offline"):
             hf_api().repo_exists("owner/name")
         outer.__exit__(None, None, None)  # as another thread may
@@ -263,7 +263,7 @@ def test_while_a_model_is_made_the_hub_is_out_of_reach(reached: list[str]) -> No
 
 
 def test_a_model_of_too_many_modules_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MOST_MODULES", 100)
+    monkeypatch.setattr(config, "MOST_MODULES", 100)
     assert refusal("hf:bert?num_hidden_layers=90&hidden_size=16&num_attention_heads=2&vocab_size=20").code == "E404"
     resolve("hf:bert?num_hidden_layers=1&hidden_size=16&num_attention_heads=2&vocab_size=20")
 

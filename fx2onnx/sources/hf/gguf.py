@@ -22,10 +22,9 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.notices import warn
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import reported, summary
-from fx2onnx.sources.hf.config import check_config
+from fx2onnx.sources.hf.config import check_config, offline
 from fx2onnx.sources.hf.gguf_file import PLAIN, GgufFile, StoredWeight, damaged, unknown_layout
 from fx2onnx.sources.hf.gguf_layers import BlockEmbedding, BlockLinear, BlockRows
-from fx2onnx.sources.hf.guard import offline
 from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
 
 _ALSO = {

@@ -28,7 +28,7 @@ from fx2onnx.sources.hf.samples import (
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options
-from fx2onnx.sources.weights import cast_inputs
+from fx2onnx.sources.weight_files import cast_inputs
 
 
 def sample_inputs(module: Model, options: Options) -> tuple[Inputs, Shapes]:

@@ -24,13 +24,13 @@ from fx2onnx.sources.hf.config import (
     ADAPTER_CONFIG,
     CONFIG,
     check_config,
+    guarded,
     is_unpackable,
     read_config,
     unpack_quantized,
     without_foreign_code,
 )
 from fx2onnx.sources.hf.gguf_file import GgufFile
-from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.hf.image_processor import with_image_processor
 from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.hf.sample_context import main_dtype, set_use_cache, with_sub_configs
@@ -41,8 +41,7 @@ from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import check_memory, move_constants, seeded
 from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision import check_torchvision
-from fx2onnx.sources.weight_files import check_files
-from fx2onnx.sources.weights import cast_inputs, check_dtype
+from fx2onnx.sources.weight_files import cast_inputs, check_dtype, check_files
 
 _MAPPING = re.compile(r"MODEL_(FOR_\w+_)?MAPPING_NAMES$")
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")

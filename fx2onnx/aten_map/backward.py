@@ -13,8 +13,8 @@ import torch
 
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, affine, centred_by
 from fx2onnx.aten_map.comparison import compare
+from fx2onnx.aten_map.gathering import where_self
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.selection import where_self
 from fx2onnx.aten_map.table.axes import filled, fixed, unsqueeze
 from fx2onnx.aten_map.table.dtypes import in_opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates

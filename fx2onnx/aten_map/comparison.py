@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.arithmetic import UNSIGNED
-from fx2onnx.aten_map.selection import where
+from fx2onnx.aten_map.gathering import where
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, opmath, promoted, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError

@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.gathering import at_least_vector
+from fx2onnx.aten_map.gathering import at_least_vector, where
 from fx2onnx.aten_map.layout import joined
 from fx2onnx.aten_map.scattering import reduced_into, reducing_dtype, scattered, written_nd
-from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import (
     END,
     INT64,

@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.gathering import nonzero_rows
+from fx2onnx.aten_map.gathering import nonzero_rows, where
 from fx2onnx.aten_map.scattering import scattered, written_nd
-from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import INT64, as_plain, flat, flattened, inverse, is_empty, transpose, unsqueeze
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates

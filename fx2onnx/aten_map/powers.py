@@ -11,8 +11,8 @@ import torch
 
 from fx2onnx.aten_map.arithmetic import UNSIGNED, extremum, is_number
 from fx2onnx.aten_map.creation import filled_with
+from fx2onnx.aten_map.gathering import where
 from fx2onnx.aten_map.reductions import any_true
-from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, in_opmath, opmath, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit

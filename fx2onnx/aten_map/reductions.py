@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.creation import cast, filled_with
-from fx2onnx.aten_map.selection import where
+from fx2onnx.aten_map.gathering import where
 from fx2onnx.aten_map.table.axes import axes_of, axis_of
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype, compute_dtype, opmath, takes, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates

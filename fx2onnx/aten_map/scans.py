@@ -11,8 +11,8 @@ import torch
 
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import cast, filled_with
+from fx2onnx.aten_map.gathering import where
 from fx2onnx.aten_map.powers import log_add_exp
-from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, sliced, whole, with_rank
 from fx2onnx.aten_map.table.dtypes import FLOATS, floating, opmath, promoted, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared

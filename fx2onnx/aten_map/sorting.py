@@ -11,9 +11,9 @@ import torch
 
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import counted
+from fx2onnx.aten_map.gathering import where
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import neighbours
-from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, flat, is_empty, moved, swap, transpose, whole
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, compute_dtype, opmath, takes, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates

@@ -73,7 +73,7 @@ def _fused_translations() -> dict[Any, Callable[..., Any]]:
     """Translations into onnxruntime's own operators."""
     if "transformers" not in sys.modules:
         return FUSED
-    from fx2onnx.model_patches.transformers.fused_experts import EXPERTS
+    from fx2onnx.model_patches.transformers.experts import EXPERTS
 
     return FUSED | {EXPERTS: experts}
 

@@ -9,7 +9,7 @@ from types import CodeType, ModuleType
 from fx2onnx.base import plugins
 from fx2onnx.base.packages import GPU_PACKAGES
 from fx2onnx.capture.options import Known, Patches, TracedCode
-from fx2onnx.model_patches import diffusers, einx, single_functions, torch_layers, torchvision  # noqa: F401  (each file registers its patches)
+from fx2onnx.model_patches import einx, single_functions, torch_layers, torchvision  # noqa: F401  (each file registers its patches)
 from fx2onnx.model_patches.patching import PATCHES, Applied, apply_patches
 from fx2onnx.sizes.assumptions import Assumption
 

@@ -23,7 +23,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss  # noqa: E40
 from transformers.models.mixtral import modeling_mixtral as mixtral  # noqa: E402
 from transformers.models.nemotron_h import modeling_nemotron_h as nemotron  # noqa: E402
 
-from fx2onnx.model_patches.transformers.fused_experts import EXPERTS, Gate, gate_of  # noqa: E402
+from fx2onnx.model_patches.transformers.experts import EXPERTS, Gate, gate_of  # noqa: E402
 
 COUNT, WIDTH, INNER = 4, 8, 12
 SIZES: dict[str, Any] = {

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.creation import filled_with, identity_matrix
-from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, positions, row_of, turned
 from fx2onnx.aten_map.reductions import reduce
+from fx2onnx.aten_map.repeating import diagonal_of
 from fx2onnx.aten_map.sorting import sort
 from fx2onnx.aten_map.table.axes import whole
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, as_dtype

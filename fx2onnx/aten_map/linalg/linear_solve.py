@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.creation import filled_with, identity_matrix
-from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.linalg.products import least, matrix_power
 from fx2onnx.aten_map.reductions import reduce
+from fx2onnx.aten_map.repeating import diagonal_of
 from fx2onnx.aten_map.table.axes import swap
 from fx2onnx.aten_map.table.dtypes import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.creation import counted, identity_matrix
-from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.reductions import count_of, mean, reduce
+from fx2onnx.aten_map.repeating import diagonal_of
 from fx2onnx.aten_map.table.axes import axis_of
 from fx2onnx.aten_map.table.dtypes import compute_dtype, floating, opmath, promoted, through
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates

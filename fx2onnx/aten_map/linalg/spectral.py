@@ -9,7 +9,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from fx2onnx.aten_map.creation import filled_with, identity_matrix
-from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.linalg.eigen import (
     diagonalized,
     orthogonalized,
@@ -20,6 +19,7 @@ from fx2onnx.aten_map.linalg.eigen import (
 )
 from fx2onnx.aten_map.linalg.linear_solve import WORK, turned, zero_result
 from fx2onnx.aten_map.linalg.products import least
+from fx2onnx.aten_map.repeating import diagonal_of
 from fx2onnx.aten_map.sorting import sort
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError

@@ -5,7 +5,6 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
     compressors,
     delta_rules,
     experts,
-    fused_experts,
     packed_images,
     positions,
     prompt_states,

@@ -41,7 +41,7 @@ COMMANDS = {
         ("look", "profile", "profile:profile_command", "Measure what an export costs."),
         ("look", "list", "listing:list_command", "List the models of a source."),
         ("look", "ops", "listing:ops_command", "List the ATen operators that can be exported."),
-        ("look", "doctor", "doctor:doctor_command", "Show what is installed, missing or broken."),
+        ("look", "doctor", "listing:doctor_command", "Show what is installed, missing or broken."),
         ("run", "run", "run:run_command", "Run an ONNX file and show its outputs."),
         ("run", "generate", "generate:generate_command", "Generate tokens from an exported folder."),
         ("run", "train", "train:train_command", "Train an exported folder without PyTorch."),

@@ -75,7 +75,7 @@ SessionIOBinding = IOBinding
 _LATER = {
     "AdapterFormat": "adapters",
     "LoraAdapter": "adapters",
-    "StatefulSession": "stateful",
+    "StatefulSession": "trainer",
     "Trainer": "trainer",
     **dict.fromkeys(_DEVICES, "devices"),
 }

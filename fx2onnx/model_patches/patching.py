@@ -285,15 +285,17 @@ def target_of(module: Any, qualname: str) -> Any:
 
 @answers_for_caller
 def _calling(patch: Patch, fit: Fit, original: FunctionType) -> Callable[..., Any]:
+    name = patch.name
+    compute = functools.partial(patch.compute, original) if patch.around else patch.compute
+
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
             known, named = fit.call(args, kwargs)
         except Unfit as change:
-            _THREAD.left_out[patch.name] = _warning(patch, str(change))
-        else:
-            _THREAD.called[patch.name] = patch
-            return patch.compute(original, *known, **named) if patch.around else patch.compute(*known, **named)
-        return original(*args, **kwargs)
+            _THREAD.left_out[name] = _warning(patch, str(change))
+            return original(*args, **kwargs)
+        _THREAD.called[name] = patch
+        return compute(*known, **named)
 
     return called
 

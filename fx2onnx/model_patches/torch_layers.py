@@ -16,8 +16,9 @@ from fx2onnx.torchcompat.capture_modes import fused_attention
 def batch_norm(forward: Any, self: Any, input: torch.Tensor) -> torch.Tensor:
     """As torch's, except that with ``momentum=None`` the share of a batch is computed from ``num_batches_tracked`` in
     the graph."""
-    count = self.num_batches_tracked
-    if self.momentum is not None or not (self.training and self.track_running_stats) or count is None:
+    is_running = self.momentum is None and self.training and self.track_running_stats
+    count = self.num_batches_tracked if is_running else None
+    if count is None:
         return forward(self, input)  # type: ignore[no-any-return]
     self._check_input_dim(input)
     count.add_(1)

@@ -22,6 +22,7 @@ __all__ = [
 
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 ASKS_DEVICE = torch.ops.prim.device.default
+_PYTHON = torch._C.DispatchKey.Python
 _include = torch._C._dispatch_tls_set_dispatch_key_included
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
@@ -113,7 +114,7 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         subclasses that it makes at every call.
         """
         stack = _ops._mode_stack_state_for_pre_dispatch
-        if stack._schema_check_mode is not self or _is_excluded(torch._C.DispatchKey.Python):
+        if stack._schema_check_mode is not self or _is_excluded(_PYTHON):
             func._dispatch_cache.pop(PRE_DISPATCH, None)
             return func(*args, **kwargs)
         stack._schema_check_mode = None
@@ -152,6 +153,10 @@ class SplitMode(UnnotedMode):  # type: ignore[no-untyped-call]
         return self._handler()(func, args, kwargs or {})
 
 
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+"""Returns True if autocast is on for some kind of device."""
+
+
 def in_function_transform() -> bool:
     """Return whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -162,11 +167,14 @@ def takes_tangents() -> bool:
     return forward_ad._current_level >= 0
 
 
-@contextlib.contextmanager
-def no_dispatch() -> Iterator[None]:
-    """Operators inside are seen by no mode and run for real. Without the Python dispatcher each takes 4 us less."""
-    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
-        yield
+_KEYS = torch._C.DispatchKey
+no_dispatch = partial(
+    torch._C._ExcludeDispatchKeyGuard,
+    torch._C.DispatchKeySet(_KEYS.PythonDispatcher)
+    | torch._C.DispatchKeySet(_KEYS.Python)
+    | torch._C.DispatchKeySet(_KEYS.PythonTLSSnapshot),
+)
+"""Operators inside are seen by no mode and run for real. Without the Python dispatcher each takes 4 us less."""
 
 
 @contextlib.contextmanager

@@ -210,7 +210,9 @@ class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
         )
         torch._C._set_throw_on_mutable_data_ptr(tensor)
         tensor.__class__ = torch.Tensor
-        self._hold(tensor, device)
+        self._held[id(tensor)] = tensor
+        if device is not CPU and device != CPU:
+            self._devices[id(tensor)] = device
         if is_plain:
             self._metas[id(tensor)] = meta
         return tensor
@@ -218,7 +220,7 @@ class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
     def from_real(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor without data for a real one, over the memory that torch itself gives to what it converts."""
         fake = self.from_tensor(tensor, static_shapes=True)
-        with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        with no_dispatch():
             device = fake.fake_device if isinstance(fake, FakeTensor) else self.device_of(fake)
             return self.made(fake, device)
 
@@ -245,17 +247,17 @@ def fake_from_meta(
     mode: FakeMode, sizes: Sizes, dtype: torch.dtype, device: torch.device, strides: Sizes | None = None
 ) -> torch.Tensor:
     """A tensor without data of the given sizes (ints or SymInts); nothing is allocated."""
-    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+    with no_dispatch():
         if strides is None:
             meta = torch.empty(sizes, dtype=dtype, device="meta")
         else:
             meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
-    return mode.made(meta, CPU if device.type == "meta" else device, is_plain=True)
+    return mode.made(meta, CPU if device is CPU or device.type == "meta" else device, is_plain=True)
 
 
 def template(sizes: Sizes, strides: Sizes, dtype: torch.dtype) -> torch.Tensor:
     """The tensor that ``fake_like`` makes tensors of these sizes from."""
-    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+    with no_dispatch():
         return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
 
 
@@ -263,9 +265,9 @@ def fake_like(mode: FakeMode, template: torch.Tensor, device: torch.device) -> t
     """A tensor without data as ``fake_from_meta`` makes it. Where sizes are symbols, that asks over a hundred questions of them
     (how many bytes are these?); a copy that is made when it is written to, which is never, has memory of its own and asks none.
     """
-    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+    with no_dispatch():
         meta = torch._lazy_clone(template)
-    return mode.made(meta, CPU if device.type == "meta" else device, is_plain=True)
+    return mode.made(meta, CPU if device is CPU or device.type == "meta" else device, is_plain=True)
 
 
 def fake_view(
@@ -274,7 +276,7 @@ def fake_view(
     """A view of the memory of a tensor without data."""
     plain = mode._metas.get(id(base))
     if plain is not None:
-        with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        with no_dispatch():
             meta = torch.as_strided(plain, sizes, strides, offset)
         return mode.made(meta, mode.device_of(base), is_plain=True)
     with mode.shown(base), fake_tensor.in_kernel_invocation_manager(mode):

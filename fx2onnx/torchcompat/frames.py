@@ -40,7 +40,7 @@ _SITE = os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))) + os.sep
 _CALLED = (_SITE + "numpy" + os.sep, _SITE + "scipy" + os.sep)
 """Folders of libraries of which the line that calls them says more than one of theirs."""
 _PYTHON, _PACKAGES = os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}"
-USER, ENTRANCE, OTHER = "user", "entrance", ""
+USER, CALLED, ENTRANCE, OTHER = "user", "called", "entrance", ""
 _kinds: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
 """The owner of a code object, by the object's id; the object is kept. Code of equal functions in two files is equal,
 and its hash takes long."""
@@ -59,7 +59,7 @@ LIBRARIES = tuple({sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib",
 
 def is_user(code: CodeType) -> bool:
     """Return whether code is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
-    return _kind(code) == USER
+    return _kind(code) in (USER, CALLED)
 
 
 def is_of_modules(code: CodeType) -> bool:
@@ -74,7 +74,7 @@ def _kind(code: CodeType) -> str:
         is_program = name.startswith(_PROGRAMS) and name != _CALLS_SCRIPTED
         is_ours = id(code) in ANSWERING or (name.startswith(_NOT_USER) and not is_program)
         is_ours = is_ours or _is_made(code)
-        kind = USER if not is_ours else ENTRANCE if code in ENTRANCES else OTHER
+        kind = (CALLED if is_called(code) else USER) if not is_ours else ENTRANCE if code in ENTRANCES else OTHER
         known = _kinds[id(code)] = code, kind
     return known[1]
 
@@ -96,7 +96,7 @@ def user_frame(within: CodeType | None = None) -> FrameType | None:
         found = known(id(code))
         kind = found[1] if found is not None else _kind(code)
         if kind:
-            return frame if kind == USER else None
+            return None if kind == ENTRANCE else frame
         if code is within:
             return None
         frame = frame.f_back
@@ -117,12 +117,16 @@ def user_location(within: CodeType | None = None) -> SourceLocation | None:
     """The innermost line outside torch and fx2onnx, and outside NumPy, SciPy and Python's library where other code calls them; of the
     frames that ``within`` called, where it is given.
     """
-    frame = asking = user_frame(within)
-    while frame is not None and is_called(frame.f_code):
-        frame = frame.f_back
-    if frame is not asking and (frame is None or not is_user(frame.f_code)):
-        frame = asking
-    return None if frame is None else location_at(frame.f_code, frame.f_lineno)
+    asking = user_frame(within)
+    if asking is None:
+        return None
+    if _kind(asking.f_code) == CALLED:
+        frame = asking.f_back
+        while frame is not None and is_called(frame.f_code):
+            frame = frame.f_back
+        if frame is not None and is_user(frame.f_code):
+            asking = frame
+    return location_at(asking.f_code, asking.f_lineno)
 
 
 def is_in_numpy(code: CodeType) -> bool:

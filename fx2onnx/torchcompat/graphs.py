@@ -17,8 +17,12 @@ class RecordedGraph(torch.fx.Graph):
     ``SymInt``, of which a recorder gives none.
     """
 
-    _bases: ClassVar[Bounded[Target, str]] = Bounded(10_000)
-    """The legal name of each callable target, without number."""
+    _bases: ClassVar[Bounded[int, tuple[Target, str]]] = Bounded(10_000)
+    """The legal name of each callable target, without number, by the target's id: torch hashes overloads in Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._insert = self._root._prepend
 
     def create_node(
         self,
@@ -30,21 +34,30 @@ class RecordedGraph(torch.fx.Graph):
         type_expr: object = None,
     ) -> torch.fx.Node:
         """See ``torch.fx.Graph.create_node``."""
-        unique = self._unique(target) if name is None else self._graph_namespace.create_name(name, None)
+        space = self._graph_namespace
+        unique = self._unique(target) if name is None else space.create_name(name, None)
         node = torch.fx.Node(self, unique, op, target, args or (), kwargs or {}, type_expr)
-        self._graph_namespace.associate_name_with_obj(unique, node)
+        space._obj_to_name[node] = unique
         self._insert(node)
-        self._find_nodes_lookup_table.insert(node)
+        self._find_nodes_lookup_table.table[op, target if op == "call_function" else None][node] = None
         self._len += 1
+        return node
+
+    def weight(self, name: str, before: torch.fx.Node | None) -> torch.fx.Node:
+        """A new node for the weight ``name``, in front of ``before``; None: at the end."""
+        insert, self._insert = self._insert, (before or self._root)._prepend
+        node = self.create_node("get_attr", name)
+        self._insert = insert
         return node
 
     def _unique(self, target: Target) -> str:
         if isinstance(target, str):
             base = _legal_name(target)
         else:
-            base = self._bases.get(target) or ""
-            if not base:
-                base = self._bases[target] = _legal_name(self._target_to_str(target))
+            known = self._bases.get(id(target))
+            if known is None:
+                known = self._bases[id(target)] = target, _legal_name(self._target_to_str(target))
+            base = known[1]
         space = self._graph_namespace
         name, number = base, space._base_count.get(base, 0)
         while name in space._used_names:

@@ -59,6 +59,8 @@ def real_address(tensor: torch.Tensor) -> int:
 
 
 _OWN_REQUIRES_GRAD: Own = vars(torch._C.TensorBase)["requires_grad"].__get__
+is_quantized: Own = vars(torch._C.TensorBase)["is_quantized"].__get__
+"""torch's own answer for a real tensor, also during a capture."""
 
 
 def _attribute(holder: type, name: str) -> property:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -11,7 +11,6 @@ import torch.fx
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Step, Values, dims_of, tensor_info
 from fx2onnx.capture.registry import Call, Kind, overloads_of, register
-from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.torchcompat.operators import OpOverload
 
 aten = torch.ops.aten
@@ -39,34 +38,42 @@ def mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict
     """A write of an overload without a ``Kind.WRITE`` of its own: compute the functional overload, then give the value to
     the written tensor(s).
     """
-    target = functional_overload(func)
-    if target is None:
+    form = _form_of(func)
+    if form is None:
         raise tracer.values.refuse(
             "E103",
             f"{func} writes into its arguments and has no functional form",
             node=str(func._schema),
             next="use the operator that returns a new tensor",
         )
-    arguments = _arguments_of(func)
-    written = [
-        kwargs.get(argument.name, args[index] if index < len(args) else None)
-        for index, argument in enumerate(arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    keep = sum(not argument.is_out for argument in arguments[: len(args)])
-    outs = {argument.name for argument in arguments if argument.is_out}
-    call_kwargs = {key: value for key, value in kwargs.items() if key not in outs}
-    if _makes_tensors(func, target):
+    outs = form.outs
+    written = [kwargs.get(name, args[index] if index < len(args) else None) for index, name in form.written]
+    call_kwargs = {key: value for key, value in kwargs.items() if key not in outs} if kwargs else {}
+    if form.makes_tensors:
         assert isinstance(written[0], torch.Tensor)
         call_kwargs |= {"dtype": written[0].dtype, "device": written[0].device}
-    results = tracer.handle(target, args[:keep], call_kwargs)
+    results = tracer.handle(form.target, args[: form.inputs], call_kwargs, is_placed=True)
     results = list(results) if isinstance(results, tuple | list) else [results]
     for tensor, result in zip(written[0] if isinstance(written[0], list) else written, results, strict=False):
         assert tensor is not None
         store(tracer, func, tensor, result, bool(outs))
-    if not func._schema.returns:
+    if not form.returns:
         return None
     return written[0] if len(written) == 1 else tuple(written)
+
+
+class _Form(NamedTuple):
+    """The way in which a call that writes becomes one of a functional overload."""
+
+    target: OpOverload
+    written: tuple[tuple[int, str], ...]
+    """The positions and names of the arguments that are written."""
+    inputs: int
+    """The number of arguments in front of those that are ``out``."""
+    outs: frozenset[str]
+    makes_tensors: bool
+    """True if ``target`` needs arguments that the overload takes from its ``out``."""
+    returns: bool
 
 
 _OF_FACTORIES = frozenset({"dtype", "layout", "device", "pin_memory"})
@@ -81,9 +88,15 @@ def _makes_tensors(func: OpOverload, target: OpOverload) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _arguments_of(func: OpOverload) -> list[torch.Argument]:
-    """The schema's arguments, which torch makes anew at each access."""
-    return func._schema.arguments
+def _form_of(func: OpOverload) -> _Form | None:
+    target, arguments = functional_overload(func), func._schema.arguments
+    if target is None:
+        return None
+    is_written = [argument.alias_info is not None and argument.alias_info.is_write for argument in arguments]
+    written = [(index, argument.name) for index, argument in enumerate(arguments) if is_written[index]]
+    outs = frozenset(argument.name for argument in arguments if argument.is_out)
+    inputs = len(arguments) - len(outs)
+    return _Form(target, tuple(written), inputs, outs, _makes_tensors(func, target), bool(func._schema.returns))
 
 
 @register(Kind.WRITE, *(overload for name in _REFUSED for overload in overloads_of(getattr(aten, name))))
@@ -109,7 +122,7 @@ def store(tracer: Tracer, func: OpOverload, tensor: torch.Tensor, result: torch.
     """Give ``tensor`` the value ``result``. One that ``is_out`` takes the sizes of the result, too."""
     if result is tensor:
         return
-    is_same = [*map(unwrap, result.shape)] == [*map(unwrap, tensor.shape)]
+    is_same = dims_of(result) == dims_of(tensor)
     is_resized = is_out and not is_same and _is_alone(tracer.values, tensor)
     if not is_same and not is_resized and tuple(result.shape) != tuple(tensor.shape):  # torch compares each pair
         raise tracer.values.refuse(

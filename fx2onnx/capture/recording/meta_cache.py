@@ -21,13 +21,13 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import Relation
-from fx2onnx.torchcompat.dispatch import in_function_transform
+from fx2onnx.torchcompat.dispatch import any_autocast, in_function_transform
 from fx2onnx.torchcompat.fake_tensors import CPU, FakeMode, Sizes, fake_from_meta, fake_like, fake_view, storage_key
 from fx2onnx.torchcompat.fake_tensors import template as new_template
 from fx2onnx.torchcompat.operators import OpOverload, mkldnn_is_enabled
-from fx2onnx.torchcompat.tensor_questions import requires_grad
+from fx2onnx.torchcompat.tensor_questions import is_quantized, requires_grad
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types of real tensors whose fake ones are known without asking torch for them."""
 
 MISSING = object()
@@ -143,12 +143,13 @@ class MetaCache:
         autograd below would add. Real tensors count as their fake ones, which need not be made for it.
         """
         self._tracks_gradients = self._is_above_autograd and torch.is_grad_enabled()
+        part = self._part
         try:
-            parts = [self._part(arg) for arg in args]
-            named = tuple([(name, self._part(kwargs[name])) for name in sorted(kwargs)]) if kwargs else ()
+            parts = [(type(arg), arg) if type(arg) in IMMEDIATE else part(arg) for arg in args]
+            named = tuple([(name, part(kwargs[name])) for name in sorted(kwargs)]) if kwargs else ()
         except TypeError:
             return None
-        autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        autocast = any_autocast() and torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
         return (traits, torch.get_default_dtype(), autocast, named, *parts)
 
     def _part(self, arg: Any) -> object:
@@ -174,8 +175,8 @@ class MetaCache:
         if known is None:
             if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
                 raise TypeError("no key")
-            if not self._mode.holds(tensor) and type(tensor) in PLAIN and not tensor.is_quantized:
-                device = tensor.device if tensor.device.type != "meta" else CPU
+            if type(tensor) in PLAIN and not self._mode.holds(tensor) and not is_quantized(tensor):
+                device = CPU if tensor.is_meta else tensor.device
                 known = TensorType(tensor.dtype, tuple(tensor.shape), tensor.stride(), 0, device)
             else:
                 fake = self._fake_of(tensor)
@@ -218,11 +219,14 @@ class MetaCache:
         if is_shared and all(how != "specialize" for how, _, _ in asked):
             self._shared[before.facts, key] = (specs, asked)
 
-    def _from_before(self, key: Key) -> Specs | None:
+    def _from_before(self, key: Key, _: object = ()) -> Specs | None:
         """The results that an earlier export, or another path, cached, where the present sizes decide alike."""
         env = self._env
-        specs, asked = self._shared.get((self._facts_about(key), key), (None, ()))
-        if specs is None or any(env.hint(what) != answer for _, what, answer in asked):
+        found = self._shared.get((self._facts_about(key), key))
+        if found is None:
+            return None
+        specs, asked = found
+        if asked and any(env.hint(what) != answer for _, what, answer in asked):
             return None
         for how, what, _ in asked:
             if env.unbacked and isinstance(what, Relation) and what.symbols() & env.unbacked:
@@ -252,9 +256,12 @@ class MetaCache:
 
     def again(self, key: Key, args: tuple[Any, ...]) -> object:
         """The result of a known call, as new tensors, or MISSING."""
-        specs = self._specs.get(key) or self._by_rule(key, args) or self._from_before(key)
+        specs = self._specs.get(key)
         if specs is None:
-            return MISSING
+            first, then = (self._by_rule, self._from_before) if self._env.hints else (self._from_before, self._by_rule)
+            specs = first(key, args) or then(key, args)
+            if specs is None:
+                return MISSING
         if specs.container is None:
             return self._make(specs.parts[0], args)
         return specs.container([self._make(spec, args) for spec in specs.parts])
@@ -271,12 +278,15 @@ class MetaCache:
             self.once(key, lambda: check_sizes(self._env, key[0].func, args, {}, (), kind.sizes))
         check_operands(self._env, key[0].func, args, {})
         specs = self._specs[key] = Specs((_fresh(self._as_written(kind)),))
+        if not self._env.hints and not in_function_transform():  # in which less is checked
+            self._shared[_NO_FACTS, key] = (specs, ())
         return specs
 
     def once(self, key: Key | None, check: Callable[[], None]) -> None:
         """Check a call, unless one of its types passed at these sizes before in this process."""
-        hints = ((name, self._env.hints.get(name)) for name in sorted(_symbols(key)))
-        call = key and (in_function_transform(), key, *hints)
+        hints = self._env.hints
+        own = [(name, hints.get(name)) for name in sorted(_symbols(key))] if hints else ()
+        call = key and (in_function_transform(), key, *own)
         if call is None or call not in _TAKEN:
             check()
             if call is not None:
@@ -309,33 +319,33 @@ class MetaCache:
         return self._of_type(Spec(kind, TensorInfo(kind.dtype, kind.sizes), is_view=True), (tensor,))
 
     def _of_type(self, spec: Spec, args: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        dtype, dims, steps, first, device = spec.type
-        env = self._env
-        template = self._templates.get(spec.type) if env.hints and not spec.is_view else None
-        if template is not None:
-            made = fake_like(self._mode, template, device)
-            self._types[id(made)] = spec.type
-            return made
-        if env.hints:
-            offset: int | torch.SymInt = sym_int(env, first)
-            sizes: Sizes = [sym_int(env, size) for size in dims]
-            strides: Sizes = [sym_int(env, step) for step in steps]
+        kind, _, is_view = spec
+        mode = self._mode
+        if self._env.hints:
+            made = self._of_symbols(kind, args[0] if is_view else None)
+        elif is_view:
+            base = args[0] if mode.holds(args[0]) else self._fake_of(args[0])
+            made = fake_view(mode, base, *cast(tuple[Sizes, Sizes, int], kind[1:4]))
         else:
-            sizes, strides, offset = cast(tuple[Sizes, Sizes, int], (dims, steps, first))
-        env.takes_notes = False
-        try:
-            if spec.is_view:
-                made = fake_view(self._mode, self._fake_of(args[0]), sizes, strides, offset)
-            else:
-                if env.hints:
-                    self._templates[spec.type] = template = new_template(sizes, strides, dtype)
-                    made = fake_like(self._mode, template, device)
-                else:
-                    made = fake_from_meta(self._mode, sizes, dtype, device, strides)
-        finally:
-            env.takes_notes = True
-        self._types[id(made)] = spec.type
+            sizes, strides = cast(tuple[Sizes, Sizes], kind[1:3])
+            made = fake_from_meta(mode, sizes, kind.dtype, kind.device, strides)
+        self._types[id(made)] = kind
         return made
+
+    def _of_symbols(self, kind: TensorType, base: torch.Tensor | None) -> torch.Tensor:
+        """A new tensor whose sizes may be symbolic, over the memory of ``base``, where there is one."""
+        env = self._env
+        template = self._templates.get(kind) if base is None else None
+        if template is None:
+            sizes, strides = ([sym_int(env, size) for size in group] for group in (kind.sizes, kind.strides))
+            env.takes_notes = False
+            try:
+                if base is not None:
+                    return fake_view(self._mode, self._fake_of(base), sizes, strides, sym_int(env, kind.offset))
+                self._templates[kind] = template = new_template(sizes, strides, kind.dtype)
+            finally:
+                env.takes_notes = True
+        return fake_like(self._mode, template, kind.device)
 
 
 def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:

@@ -31,7 +31,7 @@ from fx2onnx.sizes.assumptions import Assumed
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.caught_errors import is_caught
-from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, in_function_transform
+from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode, any_autocast, in_function_transform
 from fx2onnx.torchcompat.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload, decompose
@@ -150,13 +150,14 @@ class Tracer:
         finally:
             self._spans.detail(func, start_ns, PATHS.stack[-1] if PATHS.stack else "", self.values.where)  # type: ignore[union-attr]
 
-    def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], is_placed: bool = False) -> Any:
+        """Record a call. ``is_placed``: it belongs to the user's line that is known already."""
         watch = self.watch
         if watch is not None:
             watch.pause()
         since = len(self.sizes.asked)
         try:
-            return self._handled(func, args, kwargs)
+            return self._handled(func, args, kwargs, is_placed)
         except BaseException as error:
             self.failure = as_eager(self.sizes, func, args, kwargs, error)
             self.failed.append((self.failure, since, len(self.sizes.asked)))
@@ -172,7 +173,7 @@ class Tracer:
         self.trace, self.has_if_bodies, self.watch = trace, False, watch
         return before
 
-    def _handled(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _handled(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], is_placed: bool) -> Any:
         if self.pre_dispatch and in_function_transform():
             raise NeedsDecomposition
         traits = traits_of(func)
@@ -180,10 +181,10 @@ class Tracer:
         if traits.is_query:
             fake_args, fake_kwargs = self.values.to_fakes(args, kwargs)
             return func(*fake_args, **fake_kwargs)
-        if self._below_autograd is None:
-            self.values.mark()
-        else:
+        if self._below_autograd is not None:
             self.values.where, self.values.module = self._below_autograd.place()
+        elif not is_placed:
+            self.values.mark()
         if self.quantized:
             replaced = road("quantised operands").seen(self, func, args, kwargs)
             if replaced is not NotImplemented:
@@ -211,7 +212,7 @@ class Tracer:
             if len(args) + len(kwargs) > 1:
                 road("shared memory").check_overlap(self, func, args, kwargs)
             return traits.writes(self, func, args, kwargs)
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        if any_autocast() and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
             args = road("autocast").cast_arguments(self, func, args, kwargs)
         if traits.raises is not None and is_caught(traits.raises):
             replaced = road("errors that forward catches").raised_by_data(self, func, args, kwargs)
@@ -237,10 +238,14 @@ class Tracer:
         self, traits: OpTraits, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
     ) -> None:
         """The checks of a call that is recorded as others."""
-        check_operands(self.sizes, func, args, kwargs)
-        if traits.tries_real_kernel:
-            check = functools.partial(check_sizes, self.sizes, func, args, kwargs, result)
-            self.types.once(self.types.key(traits, args, kwargs), check)
+        if not traits.tries_real_kernel:
+            return check_operands(self.sizes, func, args, kwargs)
+
+        def check() -> None:
+            check_operands(self.sizes, func, args, kwargs)
+            check_sizes(self.sizes, func, args, kwargs, result)
+
+        self.types.once(self.types.key(traits, args, kwargs), check)
 
     def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         nodes = self.values.to_nodes(args, kwargs)
@@ -295,7 +300,9 @@ class Tracer:
             info, is_fresh = self._type_of_result(result)
             if self.sizes.facts.signed:
                 self.sizes.are_sizes(info.dims)
-            node = self._checked(self.values.call(func, *nodes, info))
+            node = self.values.call(func, *nodes, info)
+            if self.sizes.unchecked:
+                node = self._checked(node)
             self.values.bind(result, node, func, args, nodes, info, is_fresh=is_fresh)
             return result
         if isinstance(result, tuple | list):

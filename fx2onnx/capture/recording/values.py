@@ -25,7 +25,7 @@ from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.torchcompat.modules import PATHS
 from fx2onnx.torchcompat.operators import OpOverload
-from fx2onnx.torchcompat.tensor_questions import real_address
+from fx2onnx.torchcompat.tensor_questions import is_quantized, real_address
 
 Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
 """The arguments of one call, positional and named."""
@@ -119,7 +119,7 @@ class Values:
         pre_dispatch: bool,
     ) -> None:
         self.sizes, self.plugins, self._pre_dispatch = sizes, plugins, pre_dispatch
-        self.root: torch.fx.Graph = RecordedGraph()
+        self.root = RecordedGraph()
         self.graph: torch.fx.Graph = self.root
         self.path_graph: torch.fx.Graph | None = None
         """The graph of a submodule's call whose paths are joined by themselves, while it runs."""
@@ -176,13 +176,14 @@ class Values:
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: TensorInfo | tuple[TensorInfo | None, ...]
     ) -> torch.fx.Node:
         """Add a node whose type is known; nothing runs."""
-        node = self.graph.call_function(func, tuple(args), kwargs)
+        node = self.graph.create_node("call_function", func, tuple(args), kwargs)
         if self._first_call is None and self.graph is self.root:
             self._first_call = node
         meta = node.meta
         meta["val"] = info
         meta["where"] = self.where
-        meta["module"] = PATHS.current if self.module is None else self.module
+        paths = PATHS.stack
+        meta["module"] = self.module if self.module is not None else paths[-1] if paths else ""
         if not torch.is_grad_enabled():
             self.without_grad.add(node)
         for plugin in self.plugins.values():
@@ -234,8 +235,15 @@ class Values:
         return unwrap(arg)
 
     def to_nodes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:
-        to_node = self.to_node
-        return tuple([to_node(arg) for arg in args]), {name: to_node(arg) for name, arg in kwargs.items()}
+        to_node, views = self.to_node, self.views
+        nodes: list[object] = []
+        for arg in args:
+            if type(arg) in IMMEDIATE:
+                nodes.append(arg)
+            else:
+                view = views.get(id(arg))
+                nodes.append(to_node(arg) if view is None or view.version != view.memory.version else view.node)
+        return tuple(nodes), {name: to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
 
     def tie_symbols(self, node: torch.fx.Node) -> None:
         """New symbols among the sizes of ``node`` stand for those axes of it."""
@@ -257,7 +265,7 @@ class Values:
                 return self.fake_of(road("sparse operands").dense_of(self, tensor))
             if tensor.storage_offset():
                 self.storage_offsets[id(tensor)] = int(tensor.storage_offset())
-            if type(tensor) in PLAIN and not tensor.is_quantized:
+            if type(tensor) in PLAIN and not is_quantized(tensor):
                 fake = fake_from_meta(self.fake_mode, tensor.shape, tensor.dtype, tensor.device, tensor.stride())
             else:
                 with no_dispatch():
@@ -284,7 +292,8 @@ class Values:
         return arg
 
     def to_fakes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:
-        return tuple(map(self.to_fake, args)), {name: self.to_fake(arg) for name, arg in kwargs.items()}
+        to_fake = self.to_fake
+        return tuple(map(to_fake, args)), {name: to_fake(arg) for name, arg in kwargs.items()} if kwargs else {}
 
     def add_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
         node = self.graph.placeholder(name)
@@ -327,9 +336,12 @@ class Values:
     def weight_view(self, tensor: torch.Tensor) -> View:
         """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
         view = self.views.get(id(tensor))
-        if view is None and tensor.layout is not torch.strided:
+        if view is not None:
+            return view
+        if tensor.layout is not torch.strided:
             return self.weight_view(road("sparse operands").dense_of(self, tensor))
-        if view is None and id(tensor) not in self.names:
+        name, kind = self.names.get(id(tensor), ("", "constant"))
+        if not name:
             self._list_views()
             same = self._by_address.get(_address(tensor))
             if same is not None:
@@ -338,12 +350,10 @@ class Values:
         if view is None and self.shown_by_input is not None:
             view = self.shown_by_input(tensor)
         if view is None:
-            name, kind = self.names.get(id(tensor), ("", "constant"))
             if not name:
                 name = f"constant_{self._constants}"
                 self._constants += 1
-            with self.root.inserting_before(self._first_call or self.root._root):
-                node = self.root.create_node("get_attr", name)
+            node = self.root.weight(name, self._first_call)
             view = self.sources[node] = self._memory_of(tensor, node)
             self.weights[name] = Weight(name, tensor, node, kind)
         return view
@@ -471,7 +481,7 @@ class Values:
 
 def _address(tensor: torch.Tensor) -> tuple[object, ...]:
     """Equal for two tensor objects over the same elements (``p`` and ``p.data``)."""
-    where = real_address(tensor) if tensor.device.type != "meta" else id(tensor)
+    where = id(tensor) if tensor.is_meta else real_address(tensor)
     return (
         where or id(tensor),
         tensor.dtype,
@@ -482,7 +492,7 @@ def _address(tensor: torch.Tensor) -> tuple[object, ...]:
 
 def dims_of(tensor: torch.Tensor) -> list[DimLike]:
     """The sizes as the graph has them."""
-    return [unwrap(size) for size in tensor.shape]
+    return [size if type(size) is int else unwrap(size) for size in tensor.shape]
 
 
 def axis_of(rank: int, dim: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses import fake_tensor
@@ -253,6 +253,14 @@ def fake_from_meta(
         else:
             meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
     return mode.made(meta, CPU if device is CPU or device.type == "meta" else device, is_plain=True)
+
+
+def fake_of_type(mode: FakeMode, kind: Any, base: torch.Tensor | None) -> torch.Tensor:
+    """A tensor without data of the dtype, plain sizes, strides, offset and device of ``kind``: a view of ``base``, where there is one."""
+    dtype, sizes, strides, offset, device = kind
+    if base is not None:
+        return fake_view(mode, base, sizes, strides, offset)
+    return fake_from_meta(mode, sizes, dtype, device, strides)
 
 
 def template(sizes: Sizes, strides: Sizes, dtype: torch.dtype) -> torch.Tensor:

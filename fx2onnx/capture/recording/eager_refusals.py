@@ -72,7 +72,7 @@ def check_dtypes(env: ShapeEnv, func: OpOverload, args: tuple[object, ...], kwar
         error = _Trial(env, func, (args, kwargs), _SMALL).error(_as(torch.float32))
         if error is not None:
             raise error
-    tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
+    tensors = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
     is_asked = func.namespace in NAMESPACES and bool(tensors) and not in_function_transform() and _can_be_asked(func)
     if is_asked and all(tensor.layout == torch.strided and not tensor.is_quantized for tensor in tensors):
         error, is_of_sizes = _refusal(env, func, (args, kwargs), tensors)
@@ -93,7 +93,7 @@ def check_sizes(
     """Raises what eager PyTorch does for operands of a few elements, where it refuses them whatever numbers they hold. ``sizes``: of
     results that are no tensors yet.
     """
-    tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
+    tensors = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
     if in_function_transform() or any(tensor.layout != torch.strided or tensor.is_quantized for tensor in tensors):
         return
     trial = _Trial(env, func, (args, kwargs), None)
@@ -155,7 +155,7 @@ def _has_numbers_of_sizes(func: OpOverload, args: tuple[object, ...], kwargs: Ma
     is_in_a_row = False
     for place, argument in enumerate(func._schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(argument.name)
-        tensors = [*_tensors((given,))]
+        tensors = [*tensors_in((given,))]
         if tensors and argument.name in _TELL_SIZES:
             return True
         is_in_a_row = is_in_a_row or (bool(tensors) and argument.name == "targets" and tensors[0].dim() == 1)
@@ -307,7 +307,7 @@ class _Trial:
     def elements(self, more: tuple[object, ...] = (), *sizes: Sequence[object]) -> int:
         """The number of elements of all operands, of ``more``, and of tensors of ``sizes``."""
         found = 0
-        tensors = (*self._operands(), *_tensors(more))
+        tensors = (*self._operands(), *tensors_in(more))
         for shape in (*(tensor.shape for tensor in tensors), *sizes):
             count = 1
             for size in shape:
@@ -317,7 +317,7 @@ class _Trial:
 
     def _operands(self) -> Iterator[torch.Tensor]:
         args, kwargs = self.arguments
-        return _tensors((*args, *kwargs.values()))
+        return tensors_in((*args, *kwargs.values()))
 
     def _size(self, size: object, most: int | None) -> int:
         value = unwrap(size)
@@ -372,12 +372,12 @@ _OTHERS = (_in_float32, _as(torch.float32), _as(torch.int64), _as(torch.bool), _
 """The dtypes with which a kernel is tried that refuses those of a call."""
 
 
-def _tensors(args: tuple[object, ...]) -> Iterator[torch.Tensor]:
+def tensors_in(args: tuple[object, ...]) -> Iterator[torch.Tensor]:
     for arg in args:
         if isinstance(arg, torch.Tensor):
             yield arg
         elif isinstance(arg, list | tuple):
-            yield from _tensors(tuple(arg))
+            yield from tensors_in(tuple(arg))
 
 
 def _numbers(args: tuple[object, ...]) -> Iterator[object]:
@@ -390,7 +390,7 @@ def _numbers(args: tuple[object, ...]) -> Iterator[object]:
 
 def _symbolic(args: tuple[object, ...]) -> Iterator[Dim]:
     """The sizes and numbers among ``args``, in tensors too, that are no plain numbers."""
-    sizes = (size for tensor in _tensors(args) for size in tensor.shape)
+    sizes = (size for tensor in tensors_in(args) for size in tensor.shape)
     symbolic = (
         value for value in itertools.chain(sizes, _numbers(args)) if type(value) in (torch.SymInt, torch.SymFloat)
     )

@@ -16,13 +16,13 @@ import torch
 
 from fx2onnx.base.memoized import Bounded
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.recording.eager_refusals import check_dtypes, check_sizes
+from fx2onnx.capture.recording.eager_refusals import check_dtypes, check_sizes, tensors_in
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.dispatch import any_autocast, in_function_transform
-from fx2onnx.torchcompat.fake_tensors import CPU, FakeMode, Sizes, fake_from_meta, fake_like, fake_view, storage_key
+from fx2onnx.torchcompat.fake_tensors import CPU, FakeMode, fake_like, fake_of_type, fake_view, storage_key
 from fx2onnx.torchcompat.fake_tensors import template as new_template
 from fx2onnx.torchcompat.operators import OpOverload, mkldnn_is_enabled
 from fx2onnx.torchcompat.tensor_questions import is_quantized, requires_grad
@@ -120,6 +120,8 @@ class MetaCache:
         """The specification of each tensor that was just made here, by its id. The reader removes the entry."""
 
     def _fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._mode.holds(tensor):
+            return tensor
         fake_of = self._weak_fake_of()
         assert fake_of is not None, "the tracer is freed"
         return fake_of(tensor)
@@ -248,7 +250,7 @@ class MetaCache:
         except TypeError:
             return None
         memory = storage_key(result)
-        sharing = [tensor for arg in args for tensor in _tensors(arg) if storage_key(tensor) == memory]
+        sharing = [tensor for tensor in tensors_in(args) if storage_key(tensor) == memory]
         if not sharing:
             return _fresh(kind) if kind.offset == 0 else None
         is_view_of_first = sharing[0] is args[0] and sharing[0].dtype == result.dtype
@@ -320,20 +322,12 @@ class MetaCache:
 
     def _of_type(self, spec: Spec, args: tuple[torch.Tensor, ...]) -> torch.Tensor:
         kind, _, is_view = spec
-        mode = self._mode
-        if self._env.hints:
-            made = self._of_symbols(kind, args[0] if is_view else None)
-        elif is_view:
-            base = args[0] if mode.holds(args[0]) else self._fake_of(args[0])
-            made = fake_view(mode, base, *cast(tuple[Sizes, Sizes, int], kind[1:4]))
-        else:
-            sizes, strides = cast(tuple[Sizes, Sizes], kind[1:3])
-            made = fake_from_meta(mode, sizes, kind.dtype, kind.device, strides)
+        base = self._fake_of(args[0]) if is_view else None
+        made = self._of_symbols(kind, base) if self._env.hints else fake_of_type(self._mode, kind, base)
         self._types[id(made)] = kind
         return made
 
     def _of_symbols(self, kind: TensorType, base: torch.Tensor | None) -> torch.Tensor:
-        """A new tensor whose sizes may be symbolic, over the memory of ``base``, where there is one."""
         env = self._env
         template = self._templates.get(kind) if base is None else None
         if template is None:
@@ -341,7 +335,7 @@ class MetaCache:
             env.takes_notes = False
             try:
                 if base is not None:
-                    return fake_view(self._mode, self._fake_of(base), sizes, strides, sym_int(env, kind.offset))
+                    return fake_view(self._mode, base, sizes, strides, sym_int(env, kind.offset))
                 self._templates[kind] = template = new_template(sizes, strides, kind.dtype)
             finally:
                 env.takes_notes = True
@@ -378,12 +372,6 @@ def _symbols(part: object) -> frozenset[str]:
 
 def _fresh(kind: TensorType) -> Spec:
     return Spec(kind, TensorInfo(kind.dtype, kind.sizes), is_view=False)
-
-
-def _tensors(arg: object) -> list[torch.Tensor]:
-    if isinstance(arg, torch.Tensor):
-        return [arg]
-    return [tensor for item in arg for tensor in _tensors(item)] if isinstance(arg, list | tuple) else []
 
 
 _TAKEN: Bounded[tuple[object, ...], None] = Bounded(20_000)

@@ -7,7 +7,7 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -36,6 +36,14 @@ def names_of(graph: ir.Graph, *, nodes: bool = True) -> list[str]:
             names.append(node._name or "")
         names += [value._name or "" for value in outputs]
     return names
+
+
+def dtypes_of(values: Iterable[ir.Value | None]) -> tuple[ir.DataType | None, ...]:
+    """The dtypes of values, None where one is missing or of unknown type."""
+    types = [None if value is None else value._type for value in values]
+    return tuple(
+        [None if each is None else each._dtype if type(each) is ir.TensorType else each.dtype for each in types]
+    )
 
 
 def is_read(value: ir.Value) -> bool:

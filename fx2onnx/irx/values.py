@@ -109,9 +109,10 @@ def lacks_data(value: ir.Value) -> bool:
 
 def known_array(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
     """The numbers of a small constant, else None."""
-    if value is None or value.const_value is None or value.const_value.size > MAX_KNOWN_INTS or lacks_data(value):
+    tensor = None if value is None else value.const_value
+    if tensor is None or tensor.size > MAX_KNOWN_INTS or getattr(tensor, "lacks_data", False):
         return None
-    return np.asarray(value.const_value.numpy())
+    return np.asarray(tensor.numpy())
 
 
 def known_ints(value: ir.Value | None) -> list[int] | None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import can_replace, graphs_of, remove_unread, replace, replace_inputs
-from fx2onnx.irx.private_names import is_read, use_count
+from fx2onnx.irx.private_names import is_read, rows_of, use_count
 from fx2onnx.irx.schema import GRAPH_BEARING, is_random
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
 from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_constant, is_rounded
@@ -109,8 +109,9 @@ class Folder:
         graphs = list(graphs_of(self.model))
         count = self.constant_nodes(graphs)
         for graph in graphs:
-            for node in graph:
-                self._node(node)
+            for node, domain, op_type, inputs, outputs in rows_of(graph):
+                if len(outputs) == 1 and not domain:
+                    self._node(node, op_type, inputs, outputs[0])
         folded = set(self.nodes)
         left_bytes, unread = self.budget.total_bytes, []
         replaced: list[tuple[ir.Value, ir.Value]] = []
@@ -153,28 +154,25 @@ class Folder:
                     freed_bytes += tensor.nbytes
         return freed_bytes
 
-    def _node(self, node: ir.Node) -> None:
-        if len(node.outputs) != 1 or node.domain:
-            return
-        array = _sizes(node)
+    def _node(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], value: ir.Value) -> None:
+        array = _sizes(node, op_type, value)
         if array is None:
-            is_known = node.op_type in EXACT or node.op_type in LAST_BIT
-            if is_random(node.domain, node.op_type) or not (is_known or self._is_computed(node)):
+            if not (op_type in EXACT or op_type in LAST_BIT or self._is_computed(op_type)):
                 return
-            inputs = self._inputs(node)
-            if inputs is None or not self._is_small(node) or _is_moved_weight(node) or self._is_guess(node):
+            arrays = self._arrays(inputs)
+            if arrays is None or not self._is_small(node) or _is_moved_weight(node) or self._is_guess(node):
                 return
             opset = self.model.graph.opset_imports.get("", 0)
-            array = folded(node, inputs, opset, LAST_BIT if self.functions is None else self.functions)
-            if array is None and self._is_computed(node) and not self._is_guess(node, is_computed=True):
-                array = computed(node, inputs, opset)
-        if array is None or array.nbytes > self.budget.value_bytes or not self._fits(node.outputs[0], array):
+            array = folded(node, arrays, opset, LAST_BIT if self.functions is None else self.functions)
+            if array is None and self._is_computed(op_type) and not self._is_guess(node, is_computed=True):
+                array = computed(node, arrays, opset)
+        if array is None or array.nbytes > self.budget.value_bytes or not self._fits(value, array):
             return
-        self.arrays[node.outputs[0]] = array
+        self.arrays[value] = array
         self.nodes.append(node)
 
-    def _is_computed(self, node: ir.Node) -> bool:
-        return self.by_any_kernel and node.op_type not in _NEVER_COMPUTED
+    def _is_computed(self, op_type: str) -> bool:
+        return self.by_any_kernel and op_type not in _NEVER_COMPUTED and not is_random("", op_type)
 
     def _is_guess(self, node: ir.Node, is_computed: bool = False) -> bool:
         """Return whether the last bit decides something, and nobody said which library's it should be."""
@@ -184,25 +182,27 @@ class Folder:
         )
         return guessed and is_rounded(node.outputs[0], self.model.graph)
 
-    def _inputs(self, node: ir.Node) -> Sequence[Array | None] | None:
+    def _arrays(self, inputs: Sequence[ir.Value | None]) -> Sequence[Array | None] | None:
+        """The numbers of operands; None where one is not constant, or there are none."""
         arrays: list[Array | None] = []
-        for value in node.inputs:
-            array = None if value is None else self._array(value)
-            if value is not None and array is None:
-                return None
+        for value in inputs:
+            array = None
+            if value is not None:
+                array = self.arrays[value] if value in self.arrays else self._constant(value)
+                if array is None:
+                    return None
             arrays.append(array)
         return arrays or None
 
-    def _array(self, value: ir.Value) -> Array | None:
-        if value not in self.arrays:
-            self.arrays[value] = self._constant(value)
-        return self.arrays[value]
-
     def _constant(self, value: ir.Value) -> Array | None:
         tensor = value.const_value
-        if tensor is None or value.is_graph_input() or tensor.nbytes > self.budget.value_bytes:
+        if tensor is None or value.is_graph_input():
             return None
-        if tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
+        self.arrays[value] = array = self._numbers(value, tensor)
+        return array
+
+    def _numbers(self, value: ir.Value, tensor: ir.TensorProtocol) -> Array | None:
+        if tensor.nbytes > self.budget.value_bytes or tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
             return None
         is_shared = value.dtype is not None and value.dtype.is_floating_point() and use_count(value) != 1
         is_stored_twice = not self.by_any_kernel and is_shared  # with it, ``_release`` counts the bytes
@@ -246,8 +246,8 @@ class Folder:
         found: list[ir.Node] = []
         replaced: list[tuple[ir.Value, ir.Value]] = []
         for graph in graphs:
-            for node in graph:
-                if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
+            for node, domain, op_type, _, _ in rows_of(graph):
+                if op_type != "Constant" or domain or node.outputs[0].is_graph_output():
                     continue
                 tensor = _constant_tensor(node)
                 if tensor is None or not is_read(node.outputs[0]):
@@ -266,16 +266,15 @@ def _is_moved_weight(node: ir.Node) -> bool:
     return tensor is not None and not is_literal(tensor)
 
 
-def _sizes(node: ir.Node) -> Array | None:
+def _sizes(node: ir.Node, op_type: str, value: ir.Value) -> Array | None:
     """The numbers of a Shape, Size or a size computed from them, where all are known from dims."""
-    value = node.outputs[0]
-    if node.op_type in ("Shape", "Size") and node.inputs[0] is not None and node.inputs[0].shape is not None:
+    if op_type in ("Shape", "Size") and node.inputs[0] is not None and node.inputs[0].shape is not None:
         dims = dims_of(node.inputs[0])
-        if node.op_type == "Shape":
+        if op_type == "Shape":
             dims = dims[attribute(node, "start", 0) : attribute(node, "end")]
         if all(isinstance(dim, int) for dim in dims):
             array = np.array(dims, dtype=np.int64)
-            return array if node.op_type == "Shape" else np.array(array.prod(), dtype=np.int64)
+            return array if op_type == "Shape" else np.array(array.prod(), dtype=np.int64)
         return None
     is_integer = value.dtype in (ir.DataType.INT64, ir.DataType.INT32)
     sizes = known_sizes(value) if is_integer and "fx2onnx.sizes" in value.meta else None

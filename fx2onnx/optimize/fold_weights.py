@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError
 from fx2onnx.irx.edit import graphs_of, remove_unread, replace_inputs
+from fx2onnx.irx.private_names import rows_of
 from fx2onnx.irx.values import dtype_of, set_type
 from fx2onnx.optimize.fold_constants import DEFAULT_BUDGET, FOLDABLE_DTYPES, attributes_of
-from fx2onnx.optimize.rewrite import is_constant, is_float, static_dims
+from fx2onnx.optimize.rewrite import is_float, static_dims
 from fx2onnx.optimize.weights import Array, DerivedTensor, is_literal
 from fx2onnx.semantics import folding
 
@@ -97,26 +98,27 @@ def _constant_nodes(model: ir.Model) -> list[ir.Node]:
     nodes: list[ir.Node] = []
     found: set[ir.Value] = set()
     for graph in graphs_of(model):
-        for node in graph:
-            if (node.op_type in ARITHMETIC or node.op_type in MOVES) and not node.domain and _is_constant(node, found):
+        for node, domain, op_type, inputs, outputs in rows_of(graph):
+            if (op_type in ARITHMETIC or op_type in MOVES) and not domain and _is_constant(inputs, outputs, found):
                 nodes.append(node)
-                found.add(node.outputs[0])
+                found.add(outputs[0])
     return nodes
 
 
-def _is_constant(node: ir.Node, found: set[ir.Value]) -> bool:
+def _is_constant(inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value], found: set[ir.Value]) -> bool:
     has_weight = False
-    for value in node.inputs:
+    for value in inputs:
         if value is None or value in found:
             has_weight = has_weight or value is not None
             continue
-        if not is_constant(value) or value.const_value is None or value.dtype not in FOLDABLE_DTYPES:
+        tensor = value.const_value
+        if tensor is None or value.is_graph_input() or value.dtype not in FOLDABLE_DTYPES:
             return False
-        if not is_literal(value.const_value):
+        if not is_literal(tensor):
             if not is_float(value):
                 return False
             has_weight = True
-    result = node.outputs[0]
+    result = outputs[0]
     return has_weight and result.dtype in FOLDABLE_DTYPES and static_dims(result) is not None
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.private_names import nodes_before, use_count, uses_of
+from fx2onnx.irx.private_names import has_reader, nodes_before, use_count, uses_of
 from fx2onnx.irx.schema import ELEMENTWISE, MOVES, ROUNDS
 from fx2onnx.irx.values import Dims, dims_of, known_array
 from fx2onnx.sizes.expr import DimLike
@@ -156,9 +156,10 @@ def dims_or_none(value: ir.Value | None) -> Dims | None:
 def static_dims(value: ir.Value | None) -> tuple[int, ...] | None:
     """The dims where all are numbers, else None."""
     dims = dims_or_none(value)
-    if dims is None or not all(isinstance(dim, int) for dim in dims):
-        return None
-    return tuple(dim for dim in dims if isinstance(dim, int))
+    for dim in dims or ():
+        if type(dim) is not int:
+            return None
+    return dims  # type: ignore[return-value]
 
 
 def is_constant(value: ir.Value | None) -> bool:
@@ -167,23 +168,26 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def is_float(value: ir.Value) -> bool:
-    return value.dtype is not None and value.dtype.is_floating_point()
+    dtype = value.dtype
+    return dtype is not None and dtype.is_floating_point()
 
 
 def scalar_of(value: ir.Value | None) -> float | None:
     """The number of a constant of one element (or of a splat of at most 64), else None."""
-    if value is None or not is_constant(value) or value.dtype == ir.DataType.STRING:
+    if value is None or value.const_value is None or value.is_graph_input() or value.dtype == ir.DataType.STRING:
         return None
     array = known_array(value)
     if array is None or array.size == 0:
         return None
+    if array.size == 1:
+        return float(array.item())
     first = array.reshape(-1)[0]
-    return float(first) if array.size == 1 or bool((array == first).all()) else None
+    return float(first) if bool((array == first).all()) else None
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
     """The attribute's value as Python has it."""
-    found = node.attributes.get(name)
+    found = node.attributes.data.get(name)
     if found is None:
         return default
     value = found.value
@@ -192,7 +196,8 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 
 def attributes(node: ir.Node) -> dict[str, Any]:
     """All attributes as Python has them."""
-    return {name: attribute(node, name) for name in node.attributes}
+    values = [(name, item.value) for name, item in node.attributes.data.items()]
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
 def perm_of(node: ir.Node) -> tuple[int, ...] | None:
@@ -223,9 +228,10 @@ def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
         if current.is_graph_output() and current.graph is not main:
             return True
         for node, _ in uses_of(current):
-            if (node.op_type in ROUNDS or _cuts(node)) and not all(map(_is_unread, node.outputs)):
+            op_type = node.op_type
+            if (op_type in ROUNDS or (op_type == "Cast" and _cuts(node))) and has_reader(node):
                 return True
-            if node.op_type in ELEMENTWISE or node.op_type in MOVES:
+            if op_type in ELEMENTWISE or op_type in MOVES:
                 pending += [result for result in node.outputs if result not in seen]
                 seen.update(node.outputs)
         if len(seen) > MAX_VALUES:
@@ -233,11 +239,6 @@ def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
     return False
 
 
-def _is_unread(value: ir.Value) -> bool:
-    """Return whether nobody wants it: indices beside the largest values, before dead nodes are removed."""
-    return not value.uses() and not value.is_graph_output()
-
-
-def _cuts(node: ir.Node) -> bool:
-    """A Cast to integers."""
-    return node.op_type == "Cast" and not ir.DataType(node.attributes["to"].as_int()).is_floating_point()
+def _cuts(cast: ir.Node) -> bool:
+    """Return whether it casts to integers."""
+    return not ir.DataType(cast.attributes["to"].as_int()).is_floating_point()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -35,13 +34,6 @@ class DerivedTensor(ir.LazyTensor):
         self.sources = tuple(sources)
         self.function = function
         super().__init__(_unasked, dtype=dtype, shape=ir.Shape(sizes), cache=False, name=name)
-        self._wanted = dtype.numpy()
-        self._nbytes = math.ceil(math.prod(sizes) * dtype.itemsize)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the numbers."""
-        return self._nbytes
 
     @property
     def raw(self) -> Callable[[], ir.TensorProtocol]:
@@ -53,7 +45,7 @@ class DerivedTensor(ir.LazyTensor):
 
     def _array(self) -> Array:
         array = self.function(*(source.numpy() for source in self.sources))
-        return np.asarray(array, self._wanted, order="C")  # ascontiguousarray gives a scalar an axis
+        return np.asarray(array, self.dtype.numpy(), order="C")  # ascontiguousarray gives a scalar an axis
 
     def _made(self) -> ir.TensorProtocol:
         return ir.Tensor(self._array(), dtype=self.dtype, name=self.name)
@@ -69,7 +61,7 @@ class DerivedTensor(ir.LazyTensor):
 
     def pieces(self, size: int) -> Iterable[Piece]:
         """The bytes, in one copy that is made when it is written."""
-        return (Piece(self._nbytes, self._content),)
+        return (Piece(self.nbytes, self._content),)
 
     def _content(self, _: Bytes) -> Bytes:
         if self.dtype.bitwidth < 8:

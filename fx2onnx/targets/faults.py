@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of
-from fx2onnx.irx.private_names import use_count
+from fx2onnx.irx.private_names import rows_of, use_count
 from fx2onnx.irx.values import copied_type, known_array, known_ints
 from fx2onnx.targets.fault_entries import FaultEntry, read_entries
 from fx2onnx.targets.float64.images import keep_apart, scaled
@@ -106,14 +106,11 @@ def may_meet(proto: onnx.ModelProto, target: Target) -> bool:
 def met(model: ir.Model, target: Target) -> Iterator[tuple[Fault, ir.Node]]:
     """Each node that meets a fault of the target."""
     found = of(target)
-    by_op_type: dict[str, list[Fault]] = {}
-    for fault in found:
-        for op_type in fault.op_types:
-            by_op_type.setdefault(op_type, []).append(fault)
+    op_types = frozenset[str]().union(*(fault.op_types for fault in found))
     for graph in graphs_of(model) if found else ():
-        for node in list(graph):
-            for fault in by_op_type.get(node.op_type, ()):
-                if fault.has(node):
+        for node, _, op_type, _, _ in rows_of(graph):
+            for fault in found if op_type in op_types else ():
+                if op_type in fault.op_types and fault.has(node):
                     yield fault, node
 
 

@@ -15,11 +15,24 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.irx.edit import graphs_of, remove_unread, replace, replace_inputs
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.names import FreeNames, emitter_of, source_of
+from fx2onnx.irx.private_names import dtypes_of, rows_of
 from fx2onnx.irx.values import copied_type, dims_of, set_type
 from fx2onnx.targets import faults
 from fx2onnx.targets.float64.node import Form
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import STANDARD, has_kernel_for, is_asked, lacked, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import (
+    STANDARD,
+    UNASKED,
+    Signature,
+    has_kernel_for,
+    has_limits,
+    is_asked,
+    lacked,
+    signature,
+    signature_of,
+    with_dtype,
+    word_of,
+)
 
 D = ir.DataType
 
@@ -61,17 +74,23 @@ def fit(model: ir.Model, target: Target) -> TargetFit:
     widened: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     names = FreeNames(model)
     op: Emit | None = None
+    plain: set[tuple[str, str, Signature]] = set()
+    """Operators and dtypes with a kernel for all attributes."""
     for graph in graphs_of(model):
-        for node in list(graph):
-            domain, op_type = node.domain, node.op_type
-            opset = opsets.get(domain, 1)
-            if not is_asked(node) or (domain, op_type) in functions or domain not in STANDARD:
+        for node, domain, op_type, _, outputs in rows_of(graph):
+            if op_type in UNASKED or domain not in STANDARD or (domain, op_type) in functions:
                 continue  # of other domains the user brings the kernels
             if op_type in of_faulty and any(fault.has(node) for fault in faulty):
                 _compute_in(node, D.FLOAT16, D.FLOAT, widened, names)  # as the runtime does itself
                 continue
-            runs = has_kernel_for(target, node, opset, signature_of(node))
+            around = signature(dtypes_of(node.inputs), dtypes_of(outputs))
             other = formed.get(op_type)
+            if other is None and (domain, op_type, around) in plain:
+                continue
+            opset = opsets.get(domain, 1)
+            runs = has_kernel_for(target, node, opset, around)
+            if runs and not has_limits(target, domain, op_type) and word_of(D.DOUBLE) not in around[0] + around[1]:
+                plain.add((domain, op_type, around))
             if runs and other is not None and other.has(node):
                 op = op or emitter_of(model)
                 if _as_form(model, node, other.forms[op_type], op, target, opset):

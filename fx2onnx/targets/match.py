@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from fx2onnx.irx.private_names import dtypes_of
 from fx2onnx.irx.schema import GRAPH_BEARING
 from fx2onnx.semantics.schemas import onnx_schema
 from fx2onnx.targets.form import MICROSOFT, RuntimeKernel, Target, find
@@ -68,6 +69,10 @@ KNOWN = (*STANDARD, MICROSOFT)
 """The domains whose operators runtimes are asked for."""
 
 
+UNASKED = GRAPH_BEARING | {"Constant"}
+"""Operators that hold values of any dtype."""
+
+
 @cache
 def word_of(dtype: ir.DataType | None) -> str:
     """``float``, ``bfloat16``, ... as in ``tensor(float)``."""
@@ -76,10 +81,13 @@ def word_of(dtype: ir.DataType | None) -> str:
 
 def signature_of(node: ir.Node) -> Signature:
     """The dtypes around a node. Sequences and optionals count as what they hold."""
-    return (
-        tuple("" if value is None else word_of(value.dtype) for value in node.inputs),
-        tuple(word_of(value.dtype) for value in node.outputs),
-    )
+    return signature(dtypes_of(node.inputs), dtypes_of(node.outputs))
+
+
+@lru_cache(maxsize=8192)
+def signature(inputs: tuple[ir.DataType | None, ...], outputs: tuple[ir.DataType | None, ...]) -> Signature:
+    """The words of dtypes."""
+    return tuple(map(word_of, inputs)), tuple(map(word_of, outputs))
 
 
 @lru_cache(maxsize=8192)
@@ -128,6 +136,12 @@ def has_kernel_for(target: Target, node: ir.Node, opset: int, signature: Signatu
     return all(dtypes.isdisjoint(narrower[feature].split()) for feature in asked)
 
 
+def has_limits(target: Target, domain: str, op_type: str) -> bool:
+    """Return whether attributes or optional inputs of the operator decide, too, if the target runs it."""
+    operator = f"::{op_type}"
+    return not domain and (operator in target.lacks or operator in target.lacks_in)
+
+
 def _may_take(kernel: RuntimeKernel, signature: Signature) -> bool:
     """Return whether nothing that is said of the kernel's types excludes the floats; which parameter an input has is not known."""
     known = frozenset().union(*kernel.types.values())
@@ -161,4 +175,4 @@ def with_dtype(signature: Signature, old: str, new: str) -> Signature:
 
 def is_asked(node: ir.Node) -> bool:
     """Return whether a kernel decides if the node runs: control flow holds values of any dtype."""
-    return node.op_type not in GRAPH_BEARING and node.op_type != "Constant"
+    return node.op_type not in UNASKED

@@ -42,18 +42,18 @@ LEAST_SHARE = 0.003
 def measured(tokens: tuple[int, ...], rounds: int, folder: Path) -> dict[str, Any]:
     """Seconds of every run at every size, and the merged flames of a run nearest the median."""
     from fx2onnx import sources
-    from fx2onnx.cli.profile_measure import Job, Sweep, measure, measure_sweep, with_size
+    from fx2onnx.cli.profile_measure import ProfileJob, Sweep, measure, measure_sweep, with_size
 
     source = sources.resolve(SOURCE)
     sweep = Sweep("input_ids", (1,), tokens)
     path = folder / "model.onnx"
     names = list(NAMES)
-    exports, _ = measure(names, Job(source, path), rounds, print)
+    exports, _ = measure(names, ProfileJob(source, path), rounds, print)
     for export in exports:
         if export.error and source.module.config._attn_implementation != "eager":
             source.module.set_attn_implementation("eager")  # torch.onnx.export fails on T5's fused attention
-            exports, _ = measure(names, Job(source, path), rounds, print)
-    jobs = {size: Job(with_size(source, sweep, size), path) for size in tokens}
+            exports, _ = measure(names, ProfileJob(source, path), rounds, print)
+    jobs = {size: ProfileJob(with_size(source, sweep, size), path) for size in tokens}
     series = measure_sweep("input_ids", names, jobs, rounds, print)
     return {
         "source": SOURCE,

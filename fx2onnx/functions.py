@@ -241,7 +241,7 @@ def profile(
     import tempfile
 
     from fx2onnx.capture.driver import as_module
-    from fx2onnx.cli.profile_measure import EXPORTERS, Job, measure
+    from fx2onnx.cli.profile_measure import EXPORTERS, ProfileJob, measure
     from fx2onnx.report.profile_data import OURS
     from fx2onnx.sources.source import Source
 
@@ -254,7 +254,7 @@ def profile(
     place = contextlib.nullcontext() if folder is None else tempfile.TemporaryDirectory(dir=folder)
     with place as name:
         path = None if name is None else Path(name) / MODEL_FILE
-        exports, result = measure([OURS, *compare], Job(source, path, dynamic_shapes), repeat, lambda note: None)
+        exports, result = measure([OURS, *compare], ProfileJob(source, path, dynamic_shapes), repeat, lambda note: None)
     found: Profile = result.profile
     found.source, found.exports = source.name, exports
     return found

@@ -58,9 +58,9 @@ class Subject:
         return fx2onnx.export(self.module, (), path, kwargs=self.kwargs, dynamic_shapes=self.shapes)
 
     def plants(self) -> dict[str, list[Plant]]:
-        from fx2onnx.verify.locating.program import Program, Settings
+        from fx2onnx.verify.locating.program import ModuleProgram, Settings
 
-        program = Program.of(self.module, (), self.kwargs, Settings())
+        program = ModuleProgram.of(self.module, (), self.kwargs, Settings())
         _, outcome = program.at(program.settings.level)
         edits = [name for name, count in outcome.edits.items() if count]
         return {

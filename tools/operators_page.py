@@ -19,7 +19,7 @@ import onnxruntime
 import torch
 
 from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
-from fx2onnx.cli.listing import Row
+from fx2onnx.cli.listing import ListedRow
 from tests.ops import measuring
 from tests.ops.database import ENGINES, worst_of
 from tests.ops.engines import BY_REFERENCE
@@ -59,7 +59,7 @@ def main() -> None:
     shutil.rmtree(folder)
 
 
-def page(swept: Swept, opsets: Swept, forms: dict[str, list[Any]], table: list[Row]) -> str:
+def page(swept: Swept, opsets: Swept, forms: dict[str, list[Any]], table: list[ListedRow]) -> str:
     """The whole page."""
     parts = [
         _head(swept), *_by_dtype(swept), *_by_opset(opsets), *_nan(), *_engines(), *_faults(swept),
@@ -235,7 +235,7 @@ def _nodes(op_types: Sequence[str]) -> str:
     return (shown or "nothing") + (f" .. ({len(op_types)} nodes)" if len(runs) > MAX_NODES else "")
 
 
-def _form(row: Row, forms: Sequence[Any]) -> str:
+def _form(row: ListedRow, forms: Sequence[Any]) -> str:
     """The measured nodes by opset, else what the entry says."""
     if not forms:
         return row["form"].replace("|", "\\|")
@@ -255,7 +255,7 @@ def _form(row: Row, forms: Sequence[Any]) -> str:
     )
 
 
-def _overloads(table: list[Row], forms: dict[str, list[Any]], tried: dict[str, tuple[int, int]]) -> list[str]:
+def _overloads(table: list[ListedRow], forms: dict[str, list[Any]], tried: dict[str, tuple[int, int]]) -> list[str]:
     """Every overload: where its form comes from, from which opset, the form, the calls of the sweep."""
     sources = Counter(row["source"] for row in table)
     lines = [

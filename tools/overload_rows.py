@@ -13,7 +13,7 @@ from fx2onnx.aten_map import TABLE
 from fx2onnx.aten_map.table.families import load_all, load_family
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import OPSET_MIN
-from fx2onnx.cli.listing import DECOMPOSITION, ENTRY, MISSING, OVERLOADS, REFUSED, TORCHLIB, Row
+from fx2onnx.cli.listing import DECOMPOSITION, ENTRY, MISSING, OVERLOADS, REFUSED, TORCHLIB, ListedRow
 from fx2onnx.lower import torchlib
 from fx2onnx.sources.torchvision import import_torchvision
 from fx2onnx.torchcompat.operators import OpOverload, is_decomposable, registered_overloads
@@ -38,7 +38,7 @@ def measured_opsets() -> dict[str, list[int]]:
     return result
 
 
-def rows(opset_min: int) -> Iterator[Row]:
+def rows(opset_min: int) -> Iterator[ListedRow]:
     """Every overload with an entry, and the functional ones of ATen that a model may call."""
     measured = measured_opsets()
     load_all()
@@ -50,7 +50,7 @@ def rows(opset_min: int) -> Iterator[Row]:
     for overload in filter(is_listed, known):
         entries = TABLE.entries.get(overload) or TABLE.complex_entries[overload]
         form = entries[0].form or form_of(entries[0].function.__doc__)
-        yield Row(
+        yield ListedRow(
             overload=str(overload),
             source=REFUSED if form.startswith(REFUSED) else ENTRY,
             since=sorted(set(measured.get(str(overload), [max(min(entry.since for entry in entries), opset_min)]))),
@@ -64,7 +64,7 @@ def rows(opset_min: int) -> Iterator[Row]:
             since = []
             if source == MISSING and torchlib.find(overload, False) is not None:
                 source, since = TORCHLIB, [torchlib.WRITTEN_FOR]
-            yield Row(overload=str(overload), source=source, since=since, measured=False, complex=False, form="")
+            yield ListedRow(overload=str(overload), source=source, since=since, measured=False, complex=False, form="")
 
 
 def form_of(docstring: str | None) -> str:
@@ -90,7 +90,7 @@ def may_be_called(overload: OpOverload) -> bool:
     return not schema.is_mutable and not takes_out and any("Tensor" in str(value.type) for value in schema.returns)
 
 
-def collected() -> list[Row]:
+def collected() -> list[ListedRow]:
     """The rows in order."""
     return sorted(rows(OPSET_MIN), key=lambda row: row["overload"])
 

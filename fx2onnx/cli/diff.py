@@ -16,7 +16,7 @@ from fx2onnx.cli.progress import cell, line, shape_text, working
 
 if TYPE_CHECKING:
     from fx2onnx.diff.compare import ChangedWeight, Difference, WeightDifferences
-    from fx2onnx.diff.nodes import Change, NodeDifferences, NodeFacts
+    from fx2onnx.diff.nodes import NodeChange, NodeDifferences, NodeFacts
 
 
 @reports_errors
@@ -163,11 +163,11 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
-def _both(change: Change) -> tuple[str, str]:
+def _both(change: NodeChange) -> tuple[str, str]:
     return _text(change.before), _text(change.after)
 
 
-def _arrow(change: Change) -> str:
+def _arrow(change: NodeChange) -> str:
     return " -> ".join(text[:_LONGEST] for text in _both(change))
 
 

@@ -95,7 +95,7 @@ OVERLOADS = Path(fx2onnx.__file__).with_name("aten_map") / "overloads.json"
 ENTRY, DECOMPOSITION, TORCHLIB, REFUSED, MISSING = "entry", "decomposition", "torchlib", "refused", "missing"
 
 
-class Row(TypedDict):
+class ListedRow(TypedDict):
     """One overload. ``since``: the lowest opset that expresses some of its calls and, where that is another, the lowest
     that expresses all that any opset does. ``measured``: whether these were found by trying calls of the operator
     database at every opset; else they are what the entry declares. ``form``: the ONNX form in words.
@@ -146,18 +146,18 @@ def ops_command(
         _print_table(result)
 
 
-def known_overloads() -> list[Row]:
+def known_overloads() -> list[ListedRow]:
     """A row for each overload, as `make families` found them: nothing else is imported to list them."""
-    places: list[Row] = json.loads(OVERLOADS.read_text(encoding="utf-8"))
+    places: list[ListedRow] = json.loads(OVERLOADS.read_text(encoding="utf-8"))
     return places
 
 
-def is_missing(row: Row, opset: int) -> bool:
+def is_missing(row: ListedRow, opset: int) -> bool:
     """Return whether an export at ``opset`` would refuse the overload for want of a form."""
     return row["source"] in (MISSING, REFUSED) or bool(row["since"] and row["since"][0] > opset)
 
 
-def _print_table(result: list[Row]) -> None:
+def _print_table(result: list[ListedRow]) -> None:
     from rich.text import Text
 
     from fx2onnx.cli.progress import console

@@ -23,7 +23,7 @@ from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.sources.source import Options
 
 if TYPE_CHECKING:
-    from fx2onnx.cli.profile_measure import Job, Sweep
+    from fx2onnx.cli.profile_measure import ProfileJob, Sweep
     from fx2onnx.cli.progress import Stages
     from fx2onnx.report.profile import Profile
     from fx2onnx.report.table import ProfileComparison
@@ -168,14 +168,14 @@ def _measured(
     wanted = parse_dynamic(dynamic or ["none"])
     names = [OURS, *others]
 
-    def job(spec: str) -> Job:
+    def job(spec: str) -> ProfileJob:
         model = options.resolve_source(spec, **sample)
         if attention is not None:
             _set_attention(model, attention)
-        return costs.Job(model, path, dynamic_shapes_of(model, wanted))
+        return costs.ProfileJob(model, path, dynamic_shapes_of(model, wanted))
 
-    def resized(sweep: Sweep, size: int) -> Job:
-        return costs.Job(costs.with_size(base.source, sweep, size), path, base.dynamic_shapes)
+    def resized(sweep: Sweep, size: int) -> ProfileJob:
+        return costs.ProfileJob(costs.with_size(base.source, sweep, size), path, base.dynamic_shapes)
 
     with stages.stage(f"build {spec}"):
         base = job(spec)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Job:
+class ProfileJob:
     """A model to export: where to (None: nothing is written) and what is dynamic."""
 
     source: Source
@@ -46,10 +46,10 @@ class Run:
     result: ExportResult | None = None
 
 
-Exporter = Callable[[Job, bool], Run]
+Exporter = Callable[[ProfileJob, bool], Run]
 
 
-def ours(job: Job, detailed: bool) -> Run:
+def ours(job: ProfileJob, detailed: bool) -> Run:
     """``fx2onnx.export``."""
     from fx2onnx import api
 
@@ -70,19 +70,19 @@ def ours(job: Job, detailed: bool) -> Run:
     return Run(seconds, profile.ours.events, profile.ours.memory, result)
 
 
-def dynamo(job: Job, detailed: bool) -> Run:
+def dynamo(job: ProfileJob, detailed: bool) -> Run:
     """``torch.onnx.export(dynamo=True)``."""
     return _torch(job, detailed, "torch", DYNAMO, {"dynamo": True, "dynamic_shapes": _names(job)})
 
 
-def _names(job: Job) -> Any:
+def _names(job: ProfileJob) -> Any:
     """The names of the dynamic sizes, as torch's exporters take them."""
     if not isinstance(job.dynamic_shapes, dict):
         return job.dynamic_shapes
     return {name: {axis: str(size) for axis, size in axes.items()} for name, axes in job.dynamic_shapes.items()}
 
 
-def torchscript(job: Job, detailed: bool) -> Run:
+def torchscript(job: ProfileJob, detailed: bool) -> Run:
     """``torch.onnx.export(dynamo=False)``. It has no form without a file, so a buffer in memory takes its place."""
     keywords: dict[str, Any] = {"dynamo": False}
     if job.dynamic_shapes is not None:
@@ -94,7 +94,7 @@ EXPORTERS: dict[str, Exporter] = {OURS: ours, "torch": dynamo, "torchscript": to
 """The exporters, by the name that ``--compare`` takes."""
 
 
-def _torch(job: Job, detailed: bool, name: str, probes: tuple[Probe, ...], keywords: dict[str, Any]) -> Run:
+def _torch(job: ProfileJob, detailed: bool, name: str, probes: tuple[Probe, ...], keywords: dict[str, Any]) -> Run:
     import torch
 
     target: Any = str(job.path) if job.path is not None else (None if keywords["dynamo"] else io.BytesIO())
@@ -127,7 +127,7 @@ def _undisturbed() -> Iterator[None]:
         yield
 
 
-def _attempt(name: str, job: Job, detailed: bool) -> Run | str:
+def _attempt(name: str, job: ProfileJob, detailed: bool) -> Run | str:
     """A run, or why there is none. Raises what our own export raises."""
     try:
         with _undisturbed():
@@ -139,7 +139,7 @@ def _attempt(name: str, job: Job, detailed: bool) -> Run | str:
         return f"{type(error).__name__}: {text[0][:200] if text else ''}"
 
 
-def measure(names: Sequence[str], job: Job, repeat: int, say: Callable[[str], None]) -> tuple[list[Export], Any]:
+def measure(names: Sequence[str], job: ProfileJob, repeat: int, say: Callable[[str], None]) -> tuple[list[Export], Any]:
     """Each exporter once to warm up, then ``repeat`` rounds in turn. Returns the exports and our last result.
 
     Raises: Fx2OnnxError where our own export fails; the failure of another exporter stands in its ``error``.
@@ -181,7 +181,7 @@ def _settle(export: Export, runs: list[Run]) -> None:
 
 
 def measure_sweep(
-    label: str, names: Sequence[str], jobs: Mapping[int, Job], repeat: int, say: Callable[[str], None]
+    label: str, names: Sequence[str], jobs: Mapping[int, ProfileJob], repeat: int, say: Callable[[str], None]
 ) -> Series:
     """Every size with every exporter, all sizes in each round, so that a slow minute of the machine falls on all of them.
     The first round is not counted. Sizes that an exporter refuses stay in, with its words.
@@ -195,7 +195,11 @@ def measure_sweep(
 
 
 def measure_depth(
-    label: str, names: Sequence[str], make: Mapping[int, Callable[[], Job]], repeat: int, say: Callable[[str], None]
+    label: str,
+    names: Sequence[str],
+    make: Mapping[int, Callable[[], ProfileJob]],
+    repeat: int,
+    say: Callable[[str], None],
 ) -> Series:
     """A series as of ``measure_sweep``, one model after the other, so that only one is in memory."""
     series = Series(label)
@@ -206,7 +210,7 @@ def measure_depth(
     return series
 
 
-def _take(point: Point, job: Job, counts: bool) -> None:
+def _take(point: Point, job: ProfileJob, counts: bool) -> None:
     """One more run of a point, unless it failed already."""
     if point.error:
         return

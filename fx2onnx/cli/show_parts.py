@@ -23,7 +23,7 @@ _NO_PARAMETERS = ("bool", "int32", "int64", "string")
 
 
 @dataclass(slots=True)
-class NodeFacts:
+class ShownNode:
     """A node of a graph, of a graph inside a node or of a local function."""
 
     op_type: str
@@ -37,7 +37,7 @@ class NodeFacts:
 
 
 @dataclass(slots=True)
-class WeightFacts:
+class ShownWeight:
     """An initializer."""
 
     name: str
@@ -59,8 +59,8 @@ class WeightFacts:
 class Outline:
     """All nodes and weights of a model."""
 
-    nodes: list[NodeFacts] = field(default_factory=list)
-    weights: list[WeightFacts] = field(default_factory=list)
+    nodes: list[ShownNode] = field(default_factory=list)
+    weights: list[ShownWeight] = field(default_factory=list)
 
 
 def outline_of(proto: onnx.ModelProto) -> Outline:
@@ -74,7 +74,7 @@ def outline_of(proto: onnx.ModelProto) -> Outline:
 
 
 def _take_graph(
-    graph: onnx.GraphProto, made: Mapping[str, int], held: Mapping[str, WeightFacts], outside: str, found: Outline
+    graph: onnx.GraphProto, made: Mapping[str, int], held: Mapping[str, ShownWeight], outside: str, found: Outline
 ) -> None:
     weights = {tensor.name: _weight(tensor) for tensor in graph.initializer}
     found.weights += weights.values()
@@ -87,7 +87,7 @@ def _take_nodes(
     nodes: Iterable[onnx.NodeProto],
     types: Mapping[str, onnx.ValueInfoProto],
     made: dict[str, int],
-    held: Mapping[str, WeightFacts],
+    held: Mapping[str, ShownWeight],
     outside: str,
     found: Outline,
 ) -> None:
@@ -108,7 +108,7 @@ def _take_nodes(
             if name in held and scope not in held[name].modules:
                 held[name].modules.append(scope)
         made.update(dict.fromkeys(filter(None, node.output), len(found.nodes)))
-        found.nodes.append(NodeFacts(operator, scope, node.name, source_of(metadata), results, reads))
+        found.nodes.append(ShownNode(operator, scope, node.name, source_of(metadata), results, reads))
 
 
 def _typed(name: str, value: onnx.ValueInfoProto | None) -> str:
@@ -120,7 +120,7 @@ def _typed(name: str, value: onnx.ValueInfoProto | None) -> str:
     return f"{name}: {dtype_name(tensor.elem_type)} {shape}"
 
 
-def _weight(tensor: onnx.TensorProto) -> WeightFacts:
+def _weight(tensor: onnx.TensorProto) -> ShownWeight:
     shape = [max(dim, 0) for dim in tensor.dims]
     entries = {entry.key: entry.value for entry in tensor.external_data}
     kind = dtype_name(tensor.data_type)
@@ -128,7 +128,7 @@ def _weight(tensor: onnx.TensorProto) -> WeightFacts:
         place: tuple[str, ...] = ("external", entries.get("location", ""), entries.get("offset", "0"))
     else:
         place = (_content(tensor) if math.prod(shape) >= LEAST_TIED_ELEMENTS else f"small: {tensor.name}",)
-    return WeightFacts(tensor.name, kind, shape, length_of(tensor), (*place, kind))
+    return ShownWeight(tensor.name, kind, shape, length_of(tensor), (*place, kind))
 
 
 def _content(tensor: onnx.TensorProto) -> str:
@@ -175,7 +175,7 @@ def modules_of(outline: Outline) -> list[dict[str, Any]]:
     ]
 
 
-def owner_of(weight: WeightFacts, modules: set[str]) -> str:
+def owner_of(weight: ShownWeight, modules: set[str]) -> str:
     """The module of the weight's name, where there is such a one; else the first that reads it."""
     by_name = next((path for path in reversed(list(prefixes(weight.name))) if path and path in modules), "")
     return by_name or (weight.modules[0] if weight.modules else "")
@@ -205,7 +205,7 @@ def _outer_first(paths: Sequence[str]) -> list[str]:
 
 def tied_of(outline: Outline) -> list[dict[str, Any]]:
     """Weights of one content under several names, and those that several modules read."""
-    groups: dict[tuple[str, ...], list[WeightFacts]] = {}
+    groups: dict[tuple[str, ...], list[ShownWeight]] = {}
     for weight in outline.weights:
         if weight.elements >= LEAST_TIED_ELEMENTS and weight.dtype not in _NO_PARAMETERS:
             groups.setdefault(weight.place, []).append(weight)

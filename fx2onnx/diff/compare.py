@@ -17,7 +17,7 @@ from fx2onnx.base.escape import Shown
 from fx2onnx.base.metadata import DERIVATION
 from fx2onnx.base.stack_frames import public, public_methods
 from fx2onnx.diff.matching import Side
-from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
+from fx2onnx.diff.nodes import NodeChange, NodeDifferences, compare_parts
 from fx2onnx.diff.opened import OpenedModel, Tensor, open_model, type_of
 from fx2onnx.irx.given import as_file, name_of
 from fx2onnx.irx.values import dtype_name
@@ -193,12 +193,12 @@ class Difference(Shown):
     """
 
     files: tuple[str, str]
-    model: list[Change] = field(default_factory=list)
-    interface: list[Change] = field(default_factory=list)
-    functions: list[Change] = field(default_factory=list)
+    model: list[NodeChange] = field(default_factory=list)
+    interface: list[NodeChange] = field(default_factory=list)
+    functions: list[NodeChange] = field(default_factory=list)
     nodes: NodeDifferences = field(default_factory=NodeDifferences)
     weights: WeightDifferences = field(default_factory=WeightDifferences)
-    info: list[Change] = field(default_factory=list)
+    info: list[NodeChange] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -269,7 +269,7 @@ def _paired(values: Sequence[ir.Value], others: Sequence[ir.Value]) -> list[tupl
     return pairs + list(zip(*rest, strict=False))
 
 
-def _interface(what: str, values: Sequence[ir.Value], others: Sequence[ir.Value]) -> list[Change]:
+def _interface(what: str, values: Sequence[ir.Value], others: Sequence[ir.Value]) -> list[NodeChange]:
     """Names, dtypes and shapes, and the order."""
     pairs = _paired(values, others)
     changes = []
@@ -277,13 +277,13 @@ def _interface(what: str, values: Sequence[ir.Value], others: Sequence[ir.Value]
         (dtype, shape), (other_dtype, other_shape) = type_of(value), type_of(same)
         name = value.name or ""
         known = (("name", name, same.name), ("dtype", dtype, other_dtype), ("shape", shape, other_shape))
-        changes += [Change(f"{what} {part}", name, one, two) for part, one, two in known if one != two]
+        changes += [NodeChange(f"{what} {part}", name, one, two) for part, one, two in known if one != two]
     taken = {value for pair in pairs for value in pair}
-    changes += [Change(what, value.name or "", _typed(value), None) for value in values if value not in taken]
-    changes += [Change(what, value.name or "", None, _typed(value)) for value in others if value not in taken]
+    changes += [NodeChange(what, value.name or "", _typed(value), None) for value in values if value not in taken]
+    changes += [NodeChange(what, value.name or "", None, _typed(value)) for value in others if value not in taken]
     names, other_names = ([value.name or "" for value in each] for each in (values, others))
     if names != other_names and sorted(names) == sorted(other_names):
-        changes.append(Change(f"{what} order", "", names, other_names))
+        changes.append(NodeChange(f"{what} order", "", names, other_names))
     return changes
 
 
@@ -292,13 +292,13 @@ def _typed(value: ir.Value) -> str:
     return f"{dtype or 'unknown'} {shape if shape is not None else '[...]'}"
 
 
-def _models(one: OpenedModel, other: OpenedModel) -> list[Change]:
+def _models(one: OpenedModel, other: OpenedModel) -> list[NodeChange]:
     changes = _changed("opset", one.opsets, other.opsets)
     changes += _changed("IR version", {"": one.model.ir_version}, {"": other.model.ir_version})
     return changes + _changed("metadata", _metadata(one), _metadata(other))
 
 
-def _info(one: OpenedModel, other: OpenedModel) -> list[Change]:
+def _info(one: OpenedModel, other: OpenedModel) -> list[NodeChange]:
     written = [
         {
             "producer": f"{opened.model.producer_name or ''} {opened.model.producer_version or ''}".strip(),
@@ -309,10 +309,12 @@ def _info(one: OpenedModel, other: OpenedModel) -> list[Change]:
     return _changed("model", *written)
 
 
-def _changed(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def _changed(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[NodeChange]:
     names = dict.fromkeys([*before, *after])
     return [
-        Change(what, name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+        NodeChange(what, name, before.get(name), after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
     ]
 
 
@@ -335,7 +337,7 @@ def _compare_functions(sides: tuple[Side, Side], found: Difference) -> None:
     for key, function in functions.items():
         name = "::".join(filter(None, key))
         if key not in others:
-            found.functions.append(Change("function", name, f"{len(function)} nodes", None))
+            found.functions.append(NodeChange("function", name, f"{len(function)} nodes", None))
             continue
         first, second = (
             one.opened.part(function, f"function {name}"),
@@ -346,4 +348,4 @@ def _compare_functions(sides: tuple[Side, Side], found: Difference) -> None:
         compare_parts(one, other, first, second, found.nodes)
     for key, function in others.items():
         if key not in functions:
-            found.functions.append(Change("function", "::".join(filter(None, key)), None, f"{len(function)} nodes"))
+            found.functions.append(NodeChange("function", "::".join(filter(None, key)), None, f"{len(function)} nodes"))

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from fx2onnx.diff.opened import OpenedModel, Part, Tensor, nested, operator, scope, source, title
+from fx2onnx.diff.opened import GraphPart, OpenedModel, Tensor, nested, operator, scope, source, title
 from fx2onnx.irx.schema import COMMUTATIVE
 from fx2onnx.irx.values import dtype_name
 from fx2onnx.semantics.schemas import onnx_schema
@@ -91,7 +91,7 @@ class Side:
     def _tensor(self, tensor: Tensor) -> str:
         return f"{dtype_name(tensor.dtype)}{list(tensor.shape)} {self.opened.digest(tensor)[:16]}"
 
-    def forward(self, part: Part, *, exact: bool) -> dict[ir.Node, int]:
+    def forward(self, part: GraphPart, *, exact: bool) -> dict[ir.Node, int]:
         """A number for each node that says what it computes from the part's inputs. ``exact``: with attributes and the
         numbers of weights.
         """
@@ -100,7 +100,7 @@ class Side:
         return found
 
     def _forward(
-        self, part: Part, known: dict[ir.Value, int], exact: bool, found: dict[ir.Node, int]
+        self, part: GraphPart, known: dict[ir.Value, int], exact: bool, found: dict[ir.Node, int]
     ) -> tuple[int, ...]:
         for index, value in enumerate(part.inputs):
             if part.where:
@@ -126,7 +126,7 @@ class Side:
             return self.weight(self.weights[value], with_content=exact)
         return known.get(value, _UNKNOWN)
 
-    def backward(self, part: Part) -> dict[ir.Node, int]:
+    def backward(self, part: GraphPart) -> dict[ir.Node, int]:
         """A number for each node that says what reads its results, down to the part's outputs."""
         found: dict[ir.Node, int] = {}
         places = {value: index for index, value in enumerate(part.outputs)}
@@ -164,7 +164,7 @@ def _defaults(op_type: str, domain: str, opset: int) -> Mapping[str, Any]:
 Key: TypeAlias = Callable[[ir.Node], Hashable]
 """The key by which a pass compares nodes; None for a node that has none."""
 Sides: TypeAlias = tuple[Side, Side]
-Parts: TypeAlias = tuple[Part, Part]
+Parts: TypeAlias = tuple[GraphPart, GraphPart]
 
 Left: TypeAlias = tuple[dict[ir.Node, None], dict[ir.Node, None]]
 """Nodes without a counterpart so far."""
@@ -175,10 +175,10 @@ LEAST_ELEMENTS = 16
 """Weights with fewer elements are axes, shapes and the like, of which many nodes have the same."""
 
 
-class View:
+class MatchedView:
     """A part of a model with the keys of its nodes, computed once."""
 
-    def __init__(self, side: Side, part: Part) -> None:
+    def __init__(self, side: Side, part: GraphPart) -> None:
         self.side, self.part = side, part
 
     @functools.cached_property
@@ -200,7 +200,7 @@ def matched(sides: Sides, parts: Parts) -> dict[ir.Node, ir.Node]:
     """Pairs of nodes of one operator, each node at most once."""
     pairs: dict[ir.Node, ir.Node] = {}
     left = (dict.fromkeys(parts[0].nodes), dict.fromkeys(parts[1].nodes))
-    views = [View(side, part) for side, part in zip(sides, parts, strict=True)]
+    views = [MatchedView(side, part) for side, part in zip(sides, parts, strict=True)]
     for passed, takes, then_neighbours in _PASSES:
         if not all(left):
             break
@@ -217,15 +217,15 @@ def matched(sides: Sides, parts: Parts) -> dict[ir.Node, ir.Node]:
     return pairs
 
 
-def _exact(view: View) -> Key:
+def _exact(view: MatchedView) -> Key:
     return view.side.forward(view.part, exact=True).get
 
 
-def _structure(view: View) -> Key:
+def _structure(view: MatchedView) -> Key:
     return lambda node: (view.above[node], view.below[node], scope(node), source(node), view.own(node))
 
 
-def _content_of_weights(view: View) -> Key:
+def _content_of_weights(view: MatchedView) -> Key:
     side = view.side
 
     def key(node: ir.Node) -> Hashable:
@@ -236,7 +236,7 @@ def _content_of_weights(view: View) -> Key:
     return key
 
 
-def _names_of_weights(view: View) -> Key:
+def _names_of_weights(view: MatchedView) -> Key:
     side = view.side
 
     def key(node: ir.Node) -> Hashable:
@@ -246,11 +246,11 @@ def _names_of_weights(view: View) -> Key:
     return key
 
 
-def _origin_and_attributes(view: View) -> Key:
+def _origin_and_attributes(view: MatchedView) -> Key:
     return lambda node: (*origin, view.own(node)) if (origin := _origin_of(node)) else None
 
 
-def _origin(view: View) -> Key:
+def _origin(view: MatchedView) -> Key:
     return lambda node: _origin_of(node) or None
 
 
@@ -259,15 +259,15 @@ def _origin_of(node: ir.Node) -> tuple[str, ...]:
     return (operator(node), scope(node), source(node)) if scope(node) or source(node) else ()
 
 
-def _above(view: View) -> Key:
+def _above(view: MatchedView) -> Key:
     return view.above.get
 
 
-def _below(view: View) -> Key:
+def _below(view: MatchedView) -> Key:
     return view.below.get
 
 
-def _module(view: View) -> Key:
+def _module(view: MatchedView) -> Key:
     return lambda node: (operator(node), scope(node)) if scope(node) else None
 
 
@@ -282,7 +282,7 @@ class Takes(enum.Enum):
     """The first ones, as many as there are on both sides."""
 
 
-_PASSES: Sequence[tuple[Callable[[View], Key], Takes, bool]] = (
+_PASSES: Sequence[tuple[Callable[[MatchedView], Key], Takes, bool]] = (
     (_exact, Takes.FIRST, False), (_structure, Takes.AS_MANY, False), (_content_of_weights, Takes.AS_MANY, False),
     (_names_of_weights, Takes.AS_MANY, False), (_origin_and_attributes, Takes.AS_MANY, False),
     (_origin, Takes.AS_MANY, False), (_above, Takes.ONE, False), (_below, Takes.ONE, True),

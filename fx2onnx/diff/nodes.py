@@ -10,11 +10,11 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.diff.matching import Side, is_commutative, matched
-from fx2onnx.diff.opened import Part, nested, operator, scope, source, title, type_of
+from fx2onnx.diff.opened import GraphPart, nested, operator, scope, source, title, type_of
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NodeChange:
     """One thing that is otherwise in the second file: an ``attribute``, an ``input``, the ``dtype`` or ``shape`` of an
     output; None where one side has it not.
     """
@@ -42,7 +42,7 @@ class ChangedNode:
 
     node: NodeFacts
     other_name: str
-    changes: list[Change]
+    changes: list[NodeChange]
 
 
 @dataclass(slots=True)
@@ -56,13 +56,13 @@ class NodeDifferences:
     added: list[NodeFacts] = field(default_factory=list)
     removed: list[NodeFacts] = field(default_factory=list)
     changed: list[ChangedNode] = field(default_factory=list)
-    outputs: list[Change] = field(default_factory=list)
+    outputs: list[NodeChange] = field(default_factory=list)
     """The graph outputs that come from another node."""
     weights: dict[tuple[ir.Value, ir.Value], str] = field(default_factory=dict)
     """Weights at the same input of a node of both files, and the name of the first such node."""
 
 
-def compare_parts(one: Side, other: Side, first: Part, second: Part, found: NodeDifferences) -> None:
+def compare_parts(one: Side, other: Side, first: GraphPart, second: GraphPart, found: NodeDifferences) -> None:
     """Add to ``found`` what differs. Inputs of the parts that are the same have the same token."""
     for side, part in ((one, first), (other, second)):
         side.weights.update(part.weights)
@@ -87,10 +87,10 @@ def compare_parts(one: Side, other: Side, first: Part, second: Part, found: Node
     for value, same in outputs:
         if not _is_same(one, other, value, same):
             where = f" of {first.where}" if first.where else ""
-            found.outputs.append(Change("output", f"{value.name}{where}", *_places(one, other, value, same)))
+            found.outputs.append(NodeChange("output", f"{value.name}{where}", *_places(one, other, value, same)))
 
 
-def _paired_outputs(first: Part, second: Part) -> list[tuple[ir.Value, ir.Value]]:
+def _paired_outputs(first: GraphPart, second: GraphPart) -> list[tuple[ir.Value, ir.Value]]:
     """The pairs of outputs: of the model by name, where both have the same names; else by order."""
     names = {value.name: value for value in second.outputs}
     if not first.where and {value.name for value in first.outputs} == names.keys():
@@ -110,10 +110,10 @@ def _compare_nested(one: Side, other: Side, node: ir.Node, counterpart: ir.Node,
         compare_parts(one, other, first, second, found)
 
 
-def _changes(one: Side, other: Side, node: ir.Node, counterpart: ir.Node, found: NodeDifferences) -> list[Change]:
+def _changes(one: Side, other: Side, node: ir.Node, counterpart: ir.Node, found: NodeDifferences) -> list[NodeChange]:
     before, after = one.attributes_of(node), other.attributes_of(counterpart)
     changes = [
-        Change(
+        NodeChange(
             "attribute",
             name,
             *(_shown(side.attribute(each, name)) for side, each in ((one, node), (other, counterpart))),
@@ -123,23 +123,23 @@ def _changes(one: Side, other: Side, node: ir.Node, counterpart: ir.Node, found:
     ]
     graphs, others = dict(nested(node)), dict(nested(counterpart))
     changes += [
-        Change("attribute", name, "a graph" if name in graphs else None, "a graph" if name in others else None)
+        NodeChange("attribute", name, "a graph" if name in graphs else None, "a graph" if name in others else None)
         for name in sorted(graphs.keys() ^ others.keys())
     ]
     changes += _changed_inputs(one, other, node, counterpart, found)
     for index, (value, same) in enumerate(zip(node.outputs, counterpart.outputs, strict=False)):
         (dtype, shape), (other_dtype, other_shape) = type_of(value), type_of(same)
         if dtype is not None and other_dtype is not None and dtype != other_dtype:
-            changes.append(Change("dtype", f"output {index}", dtype, other_dtype))
+            changes.append(NodeChange("dtype", f"output {index}", dtype, other_dtype))
         if shape is not None and other_shape is not None and not _same_sizes(shape, other_shape):
-            changes.append(Change("shape", f"output {index}", shape, other_shape))
+            changes.append(NodeChange("shape", f"output {index}", shape, other_shape))
     count, other_count = (sum(1 for value in each.outputs if value.name) for each in (node, counterpart))
-    return changes + ([Change("outputs", "", count, other_count)] if count != other_count else [])
+    return changes + ([NodeChange("outputs", "", count, other_count)] if count != other_count else [])
 
 
 def _changed_inputs(
     one: Side, other: Side, node: ir.Node, counterpart: ir.Node, found: NodeDifferences
-) -> list[Change]:
+) -> list[NodeChange]:
     ours, theirs = _inputs(node), _inputs(counterpart)
     longest = max(len(ours), len(theirs))
     ours += [None] * (longest - len(ours))
@@ -154,7 +154,7 @@ def _changed_inputs(
     pairs = list(zip(ours, theirs, strict=True))
     _note_weights(one, other, pairs, title(node), found)
     return [
-        Change("input", str(index), *_places(one, other, value, same))
+        NodeChange("input", str(index), *_places(one, other, value, same))
         for index, (value, same) in enumerate(pairs)
         if not _is_same(one, other, value, same)
     ]
@@ -223,7 +223,7 @@ def _place(side: Side, value: ir.Value | None) -> str | None:
     return f"{title(node)}{which}"
 
 
-def _facts(node: ir.Node, part: Part) -> NodeFacts:
+def _facts(node: ir.Node, part: GraphPart) -> NodeFacts:
     return NodeFacts(title(node), operator(node), part.where, scope(node), source(node))
 
 

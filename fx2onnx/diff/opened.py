@@ -22,7 +22,7 @@ Tensor: TypeAlias = ir.TensorProtocol
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class GraphPart:
     """A graph, the body of a function, or a graph inside a node."""
 
     where: str
@@ -45,21 +45,21 @@ class OpenedModel:
     places: dict[ir.Node, int] = field(default_factory=dict)
     """The index of each node in its graph in the file."""
     digests: dict[int, str] = field(default_factory=dict)
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, GraphPart] = field(default_factory=dict)
 
     @property
     def opsets(self) -> dict[str, int]:
         """Versions by domain; that of ONNX itself is ``ai.onnx``."""
         return {domain or "ai.onnx": version for domain, version in self.model.opset_imports.items()}
 
-    def part(self, graph: ir.Graph | ir.Function, where: str = "") -> Part:
+    def part(self, graph: ir.Graph | ir.Function, where: str = "") -> GraphPart:
         """The graph as it is compared. Raises UserError E303 where it has a cycle."""
         found = self.parts.get(id(graph))
         if found is None:
             found = self.parts[id(graph)] = self._part(graph, where)
         return found
 
-    def _part(self, graph: ir.Graph | ir.Function, where: str) -> Part:
+    def _part(self, graph: ir.Graph | ir.Function, where: str) -> GraphPart:
         self.places.update({node: place for place, node in enumerate(graph)})
         try:
             graph.sort()
@@ -76,7 +76,7 @@ class OpenedModel:
                 nodes.append(node)
             else:
                 weights[node.outputs[0]] = constant
-        return Part(where, list(graph.inputs), list(graph.outputs), nodes, weights)
+        return GraphPart(where, list(graph.inputs), list(graph.outputs), nodes, weights)
 
     def array(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """The numbers, mapped where they lie in another file. Raises UserError E302, E303, E404."""

@@ -115,7 +115,7 @@ def _equal_sizes(model: ir.Model) -> dict[str, str]:
         attrs = {name: attribute.value for name, attribute in node.attributes.items()}
         names = tuple(schema_of(node.op_type, opset).input_names)
         try:
-            inferred = shapes.infer(shapes.Call(node.op_type, node.inputs, attrs, len(node.outputs), names))
+            inferred = shapes.infer(shapes.ShapeCall(node.op_type, node.inputs, attrs, len(node.outputs), names))
         except (shapes.UnknownShape, Fx2OnnxError, ValueError, IndexError, KeyError, AssertionError, TypeError):
             continue  # no size of this node's is one of its operands'
         for value, (_, dims) in zip(node.outputs, inferred, strict=False):

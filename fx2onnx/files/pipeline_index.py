@@ -22,7 +22,7 @@ Config: TypeAlias = Mapping[str, ConfigValue]
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexEntry:
     """A component: its name in the pipeline, and its class, which is one of diffusers, of transformers, or of the folder of
     diffusers' pipelines that ``library`` names.
     """
@@ -50,7 +50,7 @@ class PipelineIndex:
     """The pipeline's class and its components, in the order of the file."""
 
     pipeline: str
-    entries: tuple[Entry, ...]
+    entries: tuple[IndexEntry, ...]
     settings: dict[str, Any]
 
     def pipeline_class(self) -> Any:
@@ -122,7 +122,7 @@ def read_index(folder: Path) -> PipelineIndex:
         if len(value) != 2 or not all(isinstance(part, str) and part.isidentifier() for part in [key, *value]):
             why = f"{key} is {value!r:.80}, not a library and a class"
             raise UserError("E601", f"cannot read the component {key} of '{path}'", why=why, next=_NO_CODE)
-        entries.append(Entry(key, value[0], value[1]))
+        entries.append(IndexEntry(key, value[0], value[1]))
     settings = {key: value for key, value in stated.items() if not isinstance(value, list)}
     return PipelineIndex(name, tuple(entries), settings)
 

@@ -14,7 +14,7 @@ from typing import Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.packages import require
 from fx2onnx.base.stack_frames import public_methods
-from fx2onnx.files.pipeline_index import Entry, PipelineIndex, is_pipeline, quiet, read_index
+from fx2onnx.files.pipeline_index import IndexEntry, PipelineIndex, is_pipeline, quiet, read_index
 from fx2onnx.generation.engine import Graph
 from fx2onnx.generation.opened import OpenedFolder, Outputs
 from fx2onnx.manifest.form import PipelineComponent
@@ -73,7 +73,7 @@ class LoadedPipeline(OpenedFolder):
                 next="export the folder again",
             ) from error
 
-    def _component(self, entry: Entry, component: PipelineComponent) -> Any:
+    def _component(self, entry: IndexEntry, component: PipelineComponent) -> Any:
         """A module of the component's class without weights, whose methods run the graphs."""
         module = _outline(entry, self.folder)
         for method, file in component.graphs.items():
@@ -182,7 +182,7 @@ def _distribution(parameters: Any) -> Any:
     return DiagonalGaussianDistribution(parameters)
 
 
-def _outline(entry: Entry, folder: Path) -> Any:
+def _outline(entry: IndexEntry, folder: Path) -> Any:
     """The module by its config. Its weights take no memory and are not numbers, and no submodule can be called."""
     import torch
 

@@ -109,7 +109,7 @@ class Emit(Accessors, Operators):
             return precision.in_float32(self, op_type, values, missing, outputs, attrs)
         check_dtypes(schema, values, self.opset)
         if isinstance(outputs, int):
-            call = shapes.Call(op_type, values, attrs, outputs, schema.input_names, self.builder.sizes)
+            call = shapes.ShapeCall(op_type, values, attrs, outputs, schema.input_names, self.builder.sizes)
             try:
                 typed: Sequence[OutputType] = self._inferred(call)
             except shapes.UnknownShape as unknown:
@@ -124,7 +124,7 @@ class Emit(Accessors, Operators):
         self._append(domain, op_type, values, attrs, results, schema)
         return results[0] if outputs == 1 or (not isinstance(outputs, int) and len(outputs) == 1) else tuple(results)
 
-    def _inferred(self, call: shapes.Call) -> Sequence[OutputType]:
+    def _inferred(self, call: shapes.ShapeCall) -> Sequence[OutputType]:
         if self.builder.spans is None:
             return shapes.infer(call)
         start_ns = time.perf_counter_ns()

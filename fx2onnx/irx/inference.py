@@ -211,7 +211,7 @@ def _refine_node(node: ir.Node, opset: int, faults: list[InternalError]) -> None
     try:
         attrs = {name: _plain(attribute) for name, attribute in node.attributes.items()}
         names = schema_of(node.op_type, opset).input_names
-        typed = shapes.infer(shapes.Call(node.op_type, node.inputs, attrs, len(node.outputs), names))
+        typed = shapes.infer(shapes.ShapeCall(node.op_type, node.inputs, attrs, len(node.outputs), names))
     except Contradiction as found:
         found.node = found.node or f"{node.op_type} {node.name or node.outputs[0].name}"
         faults.append(found)
@@ -234,7 +234,7 @@ def _refine_contrib(node: ir.Node) -> None:
         return
     attrs = {name: _plain(attribute) for name, attribute in node.attributes.items()}
     with contextlib.suppress(*_NO_SHAPE, Fx2OnnxError):
-        _note_types(node, infer_contrib(node.domain, shapes.Call(node.op_type, node.inputs, attrs, 1, ())))
+        _note_types(node, infer_contrib(node.domain, shapes.ShapeCall(node.op_type, node.inputs, attrs, 1, ())))
 
 
 def _is_open_broadcast(node: ir.Node) -> bool:

@@ -19,7 +19,7 @@ from fx2onnx.irx.schema import GRAPH_BEARING
 from fx2onnx.precision.draft import LEAST_NUMBERS, Draft
 from fx2onnx.precision.forms import HEAVY, LIGHT, SUMS
 from fx2onnx.precision.rewrite import carry_out
-from fx2onnx.precision.values import Feeds, Seen, distance, is_float, values_of
+from fx2onnx.precision.values import Feeds, SeenValue, distance, is_float, values_of
 
 WHY = "it is computed of positions or sizes, which 16 bits do not hold beyond {}"
 END = {"float16": "2,048", "bfloat16": "256"}
@@ -77,11 +77,11 @@ MOST_FLOAT64_BYTES = 512 << 20
 """Larger weights are not widened: the model itself is the reference, whose float32 is thousands of times as fine as
 float16."""
 
-Values = Mapping[str, Seen]
+Values = Mapping[str, SeenValue]
 
 
 @dataclass
-class Measured:
+class MeasuredDraft:
     """The measurements of the search."""
 
     outputs: dict[str, float] = field(default_factory=dict)
@@ -103,10 +103,10 @@ class Search:
         self.draft = draft
         self.precision = draft.precision
         self.samples = samples
-        self.measured = Measured()
+        self.measured = MeasuredDraft()
         self.outputs = [value.name or "" for value in draft.model.graph.outputs]
 
-    def run(self) -> Measured:
+    def run(self) -> MeasuredDraft:
         """Raises UserError E001 where the example itself is beyond the range."""
         with record("measure in float64"):
             self.wanted = [self._judge(feeds) for feeds in self.samples]

@@ -24,7 +24,7 @@ MOST_NUMBERS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenValue:
     """A value: its largest finite magnitude, whether it has a NaN, and some of its numbers."""
 
     largest: float
@@ -32,7 +32,7 @@ class Seen:
     numbers: Array
 
 
-def seen(array: Array) -> Seen:
+def seen(array: Array) -> SeenValue:
     """The part of an array of floats that is kept."""
     wide = array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
     largest = max(abs(float(wide.max(initial=0.0))), abs(float(wide.min(initial=0.0))))
@@ -41,10 +41,10 @@ def seen(array: Array) -> Seen:
         has_nan = bool(np.isnan(wide).any())
         largest = float(np.abs(np.where(np.isfinite(wide), wide, 0)).max(initial=0.0))
     step = -(-wide.size // MOST_NUMBERS) or 1
-    return Seen(largest, has_nan, np.array(wide.reshape(-1)[::step], np.float64))
+    return SeenValue(largest, has_nan, np.array(wide.reshape(-1)[::step], np.float64))
 
 
-def values_of(model: ir.Model, feeds: Feeds) -> dict[str, Seen]:
+def values_of(model: ir.Model, feeds: Feeds) -> dict[str, SeenValue]:
     """The floating-point values by name; for a value in a loop those of the last iteration, with the largest magnitude of all.
 
     Raises: Fx2OnnxError where the runner cannot run the model.
@@ -62,7 +62,7 @@ def values_of(model: ir.Model, feeds: Feeds) -> dict[str, Seen]:
             if index >= 0 and is_float(result):
                 name, now = program.slots[index].name, seen(result)
                 before = found.get(name)
-                found[name] = now if before is None else Seen(
+                found[name] = now if before is None else SeenValue(
                     max(now.largest, before.largest), now.has_nan or before.has_nan, now.numbers
                 )  # fmt: skip
 
@@ -76,7 +76,7 @@ def is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray) and (value.dtype.kind == "f" or value.dtype.name == "bfloat16")
 
 
-def distance(got: Seen, want: Seen, limit: float) -> float:
+def distance(got: SeenValue, want: SeenValue, limit: float) -> float:
     """The size of the difference, of that of ``want``; infinite where NaN or infinity came in."""
     if got.numbers.shape != want.numbers.shape:
         return 0.0

@@ -14,7 +14,7 @@ from fx2onnx.irx.model_files import graphs_within
 from fx2onnx.judge.engines import ENGINES, Run
 from fx2onnx.proof.domains import ValueRanges, hull_of
 from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded
+from fx2onnx.proof.spans import RULES, Interval, SpanCall, Unbounded
 
 Spans = list[Interval | None]
 
@@ -210,7 +210,7 @@ def if_spans(walk: GraphPass, node: onnx.NodeProto, attrs: Mapping[str, Any]) ->
             walk.note_unknown(node, "a branch gives a value of which nothing is known")
             found.append(None)
             continue
-        joined = RULES["Where"](Call("Where", walk.file.opsets.get("", 0), {}, [condition, *pair], 1, dtype))
+        joined = RULES["Where"](SpanCall("Where", walk.file.opsets.get("", 0), {}, [condition, *pair], 1, dtype))
         assert isinstance(joined, Interval)
         if not is_fixed:
             walk.hulls[output] = joined

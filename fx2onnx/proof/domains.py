@@ -16,7 +16,7 @@ from fx2onnx.base.escape import Shown
 from fx2onnx.base.stack_frames import public_methods
 from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.span_moves import MOVED
-from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded, reaches_zero
+from fx2onnx.proof.spans import RULES, Interval, SpanCall, Unbounded, reaches_zero
 
 _DOMAINS = {
     "Log": (0.0, np.inf), "Sqrt": (0.0, np.inf), "Acos": (-1.0, 1.0), "Asin": (-1.0, 1.0), "Atanh": (-1.0, 1.0), "Acosh": (1.0, np.inf),
@@ -25,14 +25,14 @@ _POLES = {"Log": "-inf", "Atanh": "an infinity"}
 """The result at the ends of the domain, where it is no number."""
 
 
-def check_domain(call: Call) -> None:
+def check_domain(call: SpanCall) -> None:
     """Note what some input causes at an operator."""
     found = _CHECKS.get(call.op_type)
     if found is not None:
         found(call)
 
 
-def _inside(call: Call) -> None:
+def _inside(call: SpanCall) -> None:
     x, (low, high) = call.span(0), _DOMAINS[call.op_type]
     least, most = x.lowest.min(initial=np.inf), (x.high + x.error).max(initial=-np.inf)
     told = "a negative number" if low == 0 else f"a number outside of {low:g} to {high:g}"
@@ -44,7 +44,7 @@ def _inside(call: Call) -> None:
         call.notes.append(("division", f"{call.op_type} of {end:g} gives {_POLES[call.op_type]}"))
 
 
-def _shared(call: Call) -> None:
+def _shared(call: SpanCall) -> None:
     """Minus infinity everywhere has no largest number."""
     x = call.span(0)
     axis = int(call.attrs.get("axis", -1))
@@ -52,7 +52,7 @@ def _shared(call: Call) -> None:
         call.notes.append(("nan", f"{call.op_type} of minus infinity alone gives NaN: a mask may hide all of a row"))
 
 
-def _divided(call: Call) -> None:
+def _divided(call: SpanCall) -> None:
     x = call.span(0 if call.op_type == "Reciprocal" else 1)
     if reaches_zero(x).any():
         call.notes.append(("division", f"a divisor can be 0: {_ends(x)}"))
@@ -65,7 +65,7 @@ def _ends(x: Interval) -> str:
     return told if off <= 1e-3 * min(abs(low), abs(high)) else f"{told}, and rounding may move it by {off:.3g}"
 
 
-def _raised(call: Call) -> None:
+def _raised(call: SpanCall) -> None:
     x, exponent = call.span(0), call.span(1)
     least = np.broadcast_to(exponent.low, np.broadcast_shapes(x.low.shape, exponent.low.shape))
     is_whole = exponent.value is not None and bool((exponent.low == np.rint(exponent.low)).all())
@@ -77,7 +77,7 @@ def _raised(call: Call) -> None:
         call.notes.append(("division", f"a power below 0 of 0 is infinite: it is from {x.low.min():.6g}"))
 
 
-def _picked(call: Call) -> None:
+def _picked(call: SpanCall) -> None:
     """Check each index against the axis that it counts in."""
     data, places = call.span(0).low.shape, call.span(1)
     if not places.low.size:
@@ -94,7 +94,7 @@ def _picked(call: Call) -> None:
         call.notes.append(("index", f"an index is out of range: {told}"))
 
 
-_CHECKS: dict[str, Callable[[Call], None]] = {
+_CHECKS: dict[str, Callable[[SpanCall], None]] = {
     **dict.fromkeys(_DOMAINS, _inside),
     **dict.fromkeys(("Div", "Mod", "Reciprocal"), _divided),
     "Pow": _raised,
@@ -212,7 +212,7 @@ def join_of(spans: Sequence[Interval], *, mixed: bool = False) -> Interval:
     return Interval(low, high, np.asarray(error), None, min(each.lowest for each in hulls))
 
 
-def hull_spans(call: Call) -> list[Interval]:
+def hull_spans(call: SpanCall) -> list[Interval]:
     """Bounds of all elements of each output. Raises Unbounded."""
     op_type, known = call.op_type, [each for each in call.args if each is not None]
     if op_type in _POINTWISE:

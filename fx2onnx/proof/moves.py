@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fx2onnx.proof.sizes import Dim, quotient
-from fx2onnx.proof.terms import Move, Terms, View
+from fx2onnx.proof.terms import Move, Terms, TermView
 
 _Factor: TypeAlias = tuple[tuple[int, ...], Dim]
 """A part of the number of elements, and its place in the core: (1, 0) is the first part of what was place 1."""
@@ -55,7 +55,7 @@ def transposed(terms: Terms, x: int, perm: tuple[int, ...]) -> int:
     factors = [factor for axis in perm for factor in runs[axis]]
     order = sorted(place for place, _ in factors)
     sizes = dict(factors)
-    made = View(core, tuple(sizes[place] for place in order), tuple(order.index(place) for place, _ in factors))
+    made = TermView(core, tuple(sizes[place] for place in order), tuple(order.index(place) for place, _ in factors))
     return terms.viewed(made, tuple(dims[axis] for axis in perm))
 
 
@@ -89,7 +89,7 @@ def past_moves(terms: Terms, args: Sequence[int], by_element: Callable[[list[int
 
 
 def _past_view(
-    terms: Terms, args: Sequence[int], view: View, by_element: Callable[[list[int], Any], int]
+    terms: Terms, args: Sequence[int], view: TermView, by_element: Callable[[list[int], Any], int]
 ) -> int | None:
     first = next(arg for arg in args if arg in terms.views)
     dims, core_dims, inner = terms.dims[first], terms.dims[view.core], list[int]()
@@ -110,4 +110,4 @@ def _past_view(
             inner.append(arg)
         else:
             return None
-    return terms.viewed(View(by_element(inner, core_dims), view.factors, view.perm), dims)
+    return terms.viewed(TermView(by_element(inner, core_dims), view.factors, view.perm), dims)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.spans import RULES, ULPS, Call, Interval, Unbounded, product_of, rule, sum_share
+from fx2onnx.proof.spans import RULES, ULPS, Interval, SpanCall, Unbounded, product_of, rule, sum_share
 
 MOVED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
@@ -48,7 +48,7 @@ MOVED: dict[str, tuple[int, ...]] = {
 _INDEXED = frozenset(["GatherElements", "GatherND", "ScatterElements", "ScatterND"])
 
 
-def _moved(call: Call) -> list[Interval]:
+def _moved(call: SpanCall) -> list[Interval]:
     """Each output element is one of an operand's, or a sum or extreme of some."""
     if call.attrs.get("reduction", "none") not in ("none", b"none"):
         return [_reduced(call)]
@@ -65,7 +65,7 @@ def _moved(call: Call) -> list[Interval]:
     return [Interval(low, high, error, None, least) for low, high, error, least in parts]
 
 
-def _reduced(call: Call) -> Interval:
+def _reduced(call: SpanCall) -> Interval:
     """Elements that updates are added to, or that an update may replace, at places that are the same for all inputs."""
     data, places, new = call.span(0), call.constant(1), call.span(2)
     reduction = str(call.attrs["reduction"])
@@ -78,7 +78,7 @@ def _reduced(call: Call) -> Interval:
     return Interval.between(low, high, error + call.rounded(size, new.low.size + 1))
 
 
-def _anywhere(call: Call) -> Interval:
+def _anywhere(call: SpanCall) -> Interval:
     """Elements from, or written to, places that inputs choose: between the bounds of all of them."""
     data = call.span(0)
     if call.op_type.startswith("Gather"):
@@ -94,14 +94,14 @@ RULES.update(dict.fromkeys(MOVED, _moved))
 
 
 @rule("Dropout")
-def _dropout(call: Call) -> list[Interval]:
+def _dropout(call: SpanCall) -> list[Interval]:
     if call.has(2) and call.constant(2).any():
         raise LookupError("Dropout")
     return [call.span(0)]
 
 
 @rule("Gather")
-def _gather(call: Call) -> Interval:
+def _gather(call: SpanCall) -> Interval:
     """Rows at places that are between two bounds have the bounds of all rows between them."""
     data, places = call.span(0), call.span(1)
     axis = int(call.attrs.get("axis", 0)) % data.low.ndim
@@ -118,7 +118,7 @@ def _gather(call: Call) -> Interval:
 
 
 @rule("ReduceSum", "ReduceMean", "AveragePool", "GlobalAveragePool", "CumSum", "Col2Im")
-def _sum(call: Call) -> Interval:
+def _sum(call: SpanCall) -> Interval:
     """Sums with weights that are not negative."""
     x = call.span(0)
     rest = [call.constant(index) if call.has(index) else None for index in range(1, len(call.args))]
@@ -134,7 +134,7 @@ def _sum(call: Call) -> Interval:
 
 
 @rule("ReduceSumSquare", "ReduceL2")
-def _squares(call: Call) -> Interval:
+def _squares(call: SpanCall) -> Interval:
     x = call.span(0)
     square = product_of(call, x, x, is_square=True)
     rest = [call.constant(index) if call.has(index) else None for index in range(1, len(call.args))]
@@ -148,7 +148,7 @@ def _squares(call: Call) -> Interval:
 
 
 @rule("ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool")
-def _most(call: Call) -> Interval:
+def _most(call: SpanCall) -> Interval:
     if call.outputs > 1:
         raise LookupError("indices")
     x = call.span(0)
@@ -157,7 +157,7 @@ def _most(call: Call) -> Interval:
     return Interval(call.run(x.low, *rest)[0], call.run(x.high, *rest)[0], error)
 
 
-def _of(call: Call, op_type: str, *args: Interval | None) -> Interval:
+def _of(call: SpanCall, op_type: str, *args: Interval | None) -> Interval:
     """The span that another operator has for these operands, with the attributes of this one."""
     made = RULES[op_type](replace(call, op_type=op_type, args=args))
     assert isinstance(made, Interval)
@@ -165,7 +165,7 @@ def _of(call: Call, op_type: str, *args: Interval | None) -> Interval:
 
 
 @rule("ReduceL1", "ReduceLogSum", "Mean")
-def _composed(call: Call) -> Interval:
+def _composed(call: SpanCall) -> Interval:
     match call.op_type:
         case "ReduceL1":
             return _of(call, "ReduceSum", _of(call, "Abs", call.span(0)), *call.args[1:])
@@ -177,7 +177,7 @@ def _composed(call: Call) -> Interval:
 
 
 @rule("ReduceLogSumExp")
-def _log_sum_exp(call: Call) -> Interval:
+def _log_sum_exp(call: SpanCall) -> Interval:
     """Numbers that are off by e move the result by no more than the largest e."""
     x, rest = call.span(0), [call.constant(index) if call.has(index) else None for index in range(1, len(call.args))]
     top = [call.run(each, *rest, op_type="ReduceMax")[0] for each in (x.low, x.high, x.error, x.reach)]
@@ -192,7 +192,7 @@ def _log_sum_exp(call: Call) -> Interval:
 
 
 @rule("ReduceProd")
-def _factors(call: Call) -> Interval:
+def _factors(call: SpanCall) -> Interval:
     """Products of bounds: the result is no larger than the product of the largest magnitudes."""
     x, rest = call.span(0), [call.constant(index) if call.has(index) else None for index in range(1, len(call.args))]
     reach, size = (call.run(each, *rest)[0] for each in (x.reach, x.size))

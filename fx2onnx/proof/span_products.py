@@ -12,8 +12,8 @@ import numpy as np
 from fx2onnx.proof.nodes import Array
 from fx2onnx.proof.spans import (
     ULPS,
-    Call,
     Interval,
+    SpanCall,
     Unbounded,
     inverse_of,
     product_of,
@@ -25,7 +25,7 @@ from fx2onnx.proof.spans import (
 
 
 @rule("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")
-def _product(call: Call) -> Interval:
+def _product(call: SpanCall) -> Interval:
     """Sums of products, about the middles of both operands."""
     x, w = call.span(0), call.span(1)
     if call.op_type == "Einsum" and len(call.args) != 2:
@@ -56,7 +56,7 @@ def _product(call: Call) -> Interval:
     return Interval.between(found.low + bias.low, found.high + bias.high, error)
 
 
-def terms_of(call: Call, x: Sequence[int], w: Sequence[int]) -> float:
+def terms_of(call: SpanCall, x: Sequence[int], w: Sequence[int]) -> float:
     """The number of products that each output sums."""
     match call.op_type:
         case "MatMul":
@@ -71,7 +71,7 @@ def terms_of(call: Call, x: Sequence[int], w: Sequence[int]) -> float:
 
 
 @rule("ArgMax", "ArgMin")
-def _place(call: Call) -> Interval:
+def _place(call: SpanCall) -> Interval:
     x = call.span(0)
     shape = call.run(x.low)[0].shape
     last = float(x.low.shape[int(call.attrs.get("axis", 0))] - 1)
@@ -79,7 +79,7 @@ def _place(call: Call) -> Interval:
 
 
 @rule("TopK")
-def _topk(call: Call) -> list[Interval]:
+def _topk(call: SpanCall) -> list[Interval]:
     x, k = call.span(0), call.constant(1)
     axis = int(call.attrs.get("axis", -1))
     low, high = (call.run(each, k)[0] for each in (x.low, x.high))
@@ -92,7 +92,7 @@ def _topk(call: Call) -> list[Interval]:
 
 
 @rule("Softmax", "LogSoftmax")
-def _softmax(call: Call) -> Interval:
+def _softmax(call: SpanCall) -> Interval:
     """Each share is largest where its own number is and all others are smallest."""
     x, axis = call.span(0), int(call.attrs.get("axis", -1 if call.opset >= 13 else 1))
     shape = x.low.shape
@@ -123,7 +123,7 @@ def _softmax(call: Call) -> Interval:
     return Interval(*(each.reshape(shape) for each in (found.low, found.high, found.error)))
 
 
-def normalised(call: Call, x: Interval, axes: tuple[int, ...], epsilon: float, *, centres: bool = True) -> Interval:
+def normalised(call: SpanCall, x: Interval, axes: tuple[int, ...], epsilon: float, *, centres: bool = True) -> Interval:
     """``(x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + epsilon)``, which no input makes larger than the root of the count.
 
     The variance is of two passes, as the runner takes it.
@@ -156,7 +156,7 @@ def normalised(call: Call, x: Interval, axes: tuple[int, ...], epsilon: float, *
     return Interval(found.low, found.high, error)
 
 
-def _scaled(call: Call, found: Interval, scale: Interval, shift: Interval | None) -> Interval:
+def _scaled(call: SpanCall, found: Interval, scale: Interval, shift: Interval | None) -> Interval:
     found = product_of(call, found, scale)
     if shift is None:
         return found
@@ -165,7 +165,7 @@ def _scaled(call: Call, found: Interval, scale: Interval, shift: Interval | None
 
 
 @rule("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-def _layer_norm(call: Call) -> Interval:
+def _layer_norm(call: SpanCall) -> Interval:
     if call.outputs > 1:
         raise LookupError("statistics")
     x = call.span(0)
@@ -176,7 +176,7 @@ def _layer_norm(call: Call) -> Interval:
 
 
 @rule("InstanceNormalization", "GroupNormalization")
-def _group_norm(call: Call) -> Interval:
+def _group_norm(call: SpanCall) -> Interval:
     x, scale, shift = call.span(0), call.span(1), call.span(2)
     shape = x.low.shape
     groups = int(call.attrs.get("num_groups", shape[1]))
@@ -192,7 +192,7 @@ def _group_norm(call: Call) -> Interval:
 
 
 @rule("BatchNormalization")
-def _batch_norm(call: Call) -> Interval:
+def _batch_norm(call: SpanCall) -> Interval:
     """An affine map by channel, with constants."""
     if call.attrs.get("training_mode"):
         raise LookupError("training")
@@ -209,7 +209,7 @@ def _batch_norm(call: Call) -> Interval:
 
 
 @rule("Pow")
-def _pow(call: Call) -> Interval:
+def _pow(call: SpanCall) -> Interval:
     """A power with a constant exponent, or of numbers above 0."""
     x, given = call.span(0), call.span(1).value
     exponents = np.empty(0) if given is None else np.unique(given.astype(np.float64))
@@ -232,7 +232,7 @@ def _pow(call: Call) -> Interval:
     return Interval(made.low, made.high, made.error + call.rounded(made.size, ULPS))
 
 
-def _power(call: Call) -> Interval:
+def _power(call: SpanCall) -> Interval:
     """``x ** y``: for numbers above 0 it rises or falls in each operand, so that its ends are at corners."""
     x, y = call.span(0), call.span(1)
     floor = np.minimum(x.low, x.lowest)
@@ -256,7 +256,7 @@ _PLACE_ROUNDINGS = 4.0
 
 
 @rule("Resize", "Upsample")
-def _resize(call: Call) -> Interval:
+def _resize(call: SpanCall) -> Interval:
     mode = call.attrs.get("mode", "nearest")
     if mode not in ("nearest", "linear", b"nearest", b"linear") or call.attrs.get("coordinate_transformation_mode") in (
         "tf_crop_and_resize",
@@ -274,13 +274,13 @@ def _resize(call: Call) -> Interval:
 
 
 @rule("Floor", "Ceil", "Round", "Sign")
-def _steps(call: Call) -> Interval:
+def _steps(call: SpanCall) -> Interval:
     x = call.span(0)
     return Interval(call.run(x.low)[0], call.run(x.high)[0], np.where(x.error > 0, np.ceil(x.error) + 1, 0.0))
 
 
 @rule("Cast", "CastLike")
-def _cast(call: Call) -> Interval:
+def _cast(call: SpanCall) -> Interval:
     x = call.span(0)
     if call.unit:
         return Interval(x.low, x.high, x.error + call.rounded(x.reach))
@@ -298,7 +298,7 @@ def _cast(call: Call) -> Interval:
 
 
 @rule("Max", "Min")
-def _extreme(call: Call) -> Interval:
+def _extreme(call: SpanCall) -> Interval:
     pick = np.maximum if call.op_type == "Max" else np.minimum
     spans = [call.span(index) for index in range(len(call.args))]
     errors = np.broadcast_arrays(*(span.error for span in spans))
@@ -311,7 +311,7 @@ def _extreme(call: Call) -> Interval:
 
 
 @rule("Clip")
-def _clip(call: Call) -> Interval:
+def _clip(call: SpanCall) -> Interval:
     """``min(max(x, least), most)``."""
     found = call.span(0)
     for index, name, pick in ((1, "min", "Max"), (2, "max", "Min")):
@@ -324,7 +324,7 @@ def _clip(call: Call) -> Interval:
 
 
 @rule("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
-def _compared(call: Call) -> Interval:
+def _compared(call: SpanCall) -> Interval:
     """0 to 1, and which it is where the bounds do not meet."""
     one, other = call.span(0), call.span(1)
     if call.op_type.startswith("Greater"):
@@ -336,7 +336,7 @@ def _compared(call: Call) -> Interval:
 
 
 @rule("And", "Or", "Xor", "Not")
-def _logic(call: Call) -> Interval:
+def _logic(call: SpanCall) -> Interval:
     x = call.span(0)
     if call.op_type == "Not":
         return Interval(1 - x.high, 1 - x.low, x.error)
@@ -349,20 +349,20 @@ def _logic(call: Call) -> Interval:
 
 
 @rule("Neg")
-def _neg(call: Call) -> Interval:
+def _neg(call: SpanCall) -> Interval:
     x = call.span(0)
     return Interval(-x.high, -x.low, x.error)
 
 
 @rule("Abs")
-def _abs(call: Call) -> Interval:
+def _abs(call: SpanCall) -> Interval:
     x = call.span(0)
     low = np.where((x.low < 0) & (x.high > 0), 0.0, np.minimum(np.abs(x.low), np.abs(x.high)))
     return Interval(low, x.size, x.error)
 
 
 @rule("LSTM", "GRU", "RNN")
-def _recurrent(call: Call) -> list[Interval]:
+def _recurrent(call: SpanCall) -> list[Interval]:
     """Outputs of tanh and gates between 0 and 1: at most 1, or as large as the state at first."""
     if not {"Sigmoid", "Tanh", b"Sigmoid", b"Tanh"} >= {*(call.attrs.get("activations") or ())} or call.attrs.get(
         "clip"

@@ -13,7 +13,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fx2onnx.proof.nodes import Array
-from fx2onnx.proof.spans import RULES, ULPS, Call, Interval, Unbounded, inverse_of, limits_of, product_of, rule, unit_of
+from fx2onnx.proof.spans import (
+    RULES,
+    ULPS,
+    Interval,
+    SpanCall,
+    Unbounded,
+    inverse_of,
+    limits_of,
+    product_of,
+    rule,
+    unit_of,
+)
 
 Ends: TypeAlias = tuple[Array, Array]
 
@@ -27,7 +38,7 @@ def stepped(ends_of: Callable[..., Ends], *operands: Interval) -> Interval:
     return Interval(*np.broadcast_arrays(low, high, np.nan_to_num(most - least, nan=np.inf, posinf=np.inf)))
 
 
-def within(call: Call, low: Any, high: Any, error: Any = 0.0) -> Interval:
+def within(call: SpanCall, low: Any, high: Any, error: Any = 0.0) -> Interval:
     """Any number between two, for each element of the first output."""
     return Interval(*(np.broadcast_to(np.asarray(each, np.float64), call.shape) for each in (low, high, error)))
 
@@ -38,7 +49,7 @@ def _corners(pick: Callable[[Array, Array], Array], x: Ends, y: Ends) -> Ends:
 
 
 @rule("Div")
-def _div(call: Call) -> Interval:
+def _div(call: SpanCall) -> Interval:
     """Integers: ``trunc(x / y)``, which is no farther from 0 than x."""
     if call.unit:
         return product_of(call, call.span(0), inverse_of(call, call.span(1)))
@@ -55,7 +66,7 @@ def _div(call: Call) -> Interval:
 
 
 @rule("Mod")
-def _mod(call: Call) -> Interval:
+def _mod(call: SpanCall) -> Interval:
     """The rest is nearer to 0 than the divisor; it has the sign of the divisor, or of x with ``fmod``."""
     is_c, step = bool(call.attrs.get("fmod")), 0.0 if call.unit else 1.0
     if call.unit and not is_c:
@@ -75,7 +86,7 @@ def _mod(call: Call) -> Interval:
 
 
 @rule("BitShift")
-def _shift(call: Call) -> Interval:
+def _shift(call: SpanCall) -> Interval:
     x, y = call.span(0), call.span(1)
     if (y.high + y.error >= np.iinfo(call.dtype).bits).any():
         raise Unbounded("a shift by all bits or more")
@@ -88,7 +99,7 @@ def _shift(call: Call) -> Interval:
 
 
 @rule("BitwiseAnd", "BitwiseOr", "BitwiseXor")
-def _bits(call: Call) -> Interval:
+def _bits(call: SpanCall) -> Interval:
     least, most = limits_of(call.dtype)
 
     def ends(x: Ends, y: Ends) -> Ends:
@@ -107,13 +118,13 @@ def _bits(call: Call) -> Interval:
 
 
 @rule("BitwiseNot")
-def _bitwise_not(call: Call) -> Interval:
+def _bitwise_not(call: SpanCall) -> Interval:
     top = limits_of(call.dtype)[1] if call.dtype.kind == "u" else -1.0
     return stepped(lambda x: (top - x[1], top - x[0]), call.span(0))
 
 
 @rule("IsNaN", "IsInf")
-def _is_none(call: Call) -> Interval:
+def _is_none(call: SpanCall) -> Interval:
     """A number within bounds that its dtype has is finite."""
     assert call.operand is not None
     fits = call.span(0).reach <= limits_of(call.operand)[1]
@@ -121,7 +132,7 @@ def _is_none(call: Call) -> Interval:
 
 
 @rule("Range")
-def _range(call: Call) -> Interval:
+def _range(call: SpanCall) -> Interval:
     """Numbers of one distance: each may be summed, or multiplied."""
     first, step = (call.constant(index).astype(np.float64).reshape(()) for index in (0, 2))
     count = len(call.run(*(call.constant(index) for index in range(3)))[0])
@@ -130,7 +141,7 @@ def _range(call: Call) -> Interval:
 
 
 @rule("OneHot")
-def _one_hot(call: Call) -> Interval:
+def _one_hot(call: SpanCall) -> Interval:
     call.constant(1)
     values, places = call.span(2), call.span(0)
     low, high, off = values.low.min(), values.high.max(), values.error.max()
@@ -138,12 +149,12 @@ def _one_hot(call: Call) -> Interval:
 
 
 @rule("Hardmax")
-def _hardmax(call: Call) -> Interval:
+def _hardmax(call: SpanCall) -> Interval:
     return within(call, 0.0, 1.0, float(call.span(0).error.any()))
 
 
 @rule("ThresholdedRelu", "Shrink")
-def _thresholded(call: Call) -> Interval:
+def _thresholded(call: SpanCall) -> Interval:
     """Both are 0 between limits, and rise by a step at each."""
     x = call.span(0)
     if call.op_type == "Shrink" and (
@@ -157,7 +168,7 @@ def _thresholded(call: Call) -> Interval:
 
 
 @rule("QuantizeLinear")
-def _quantize(call: Call) -> Interval:
+def _quantize(call: SpanCall) -> Interval:
     """Divide, round and add the zero point; a rounding of the quotient may move the result by 1, and by more in float16."""
     x, scale = call.span(0), call.constant(1).astype(np.float64)
     if (scale <= 0).any() or scale.size != 1:
@@ -175,7 +186,7 @@ def _quantize(call: Call) -> Interval:
 
 
 @rule("DequantizeLinear")
-def _dequantize(call: Call) -> Interval:
+def _dequantize(call: SpanCall) -> Interval:
     x, scale = call.span(0), call.span(1)
     if call.attrs.get("block_size"):
         size, axis = int(call.attrs["block_size"]), int(call.attrs.get("axis", 1))
@@ -204,14 +215,14 @@ def _dequantize(call: Call) -> Interval:
 
 
 @rule("QLinearConv", "QLinearMatMul")
-def _quantized(call: Call) -> Interval:
+def _quantized(call: SpanCall) -> Interval:
     """Any number of the dtype."""
     least, most = limits_of(call.dtype)
     return within(call, least, most, most - least)
 
 
 @rule("DynamicQuantizeLinear")
-def _dynamic(call: Call) -> list[Interval]:
+def _dynamic(call: SpanCall) -> list[Interval]:
     x = call.span(0)
     widest = max(float(x.high.max()), 0.0) - min(float(x.low.min()), 0.0)
     scale = widest / 255
@@ -226,7 +237,7 @@ def _dynamic(call: Call) -> list[Interval]:
 
 
 @rule("MatMulInteger", "ConvInteger")
-def _integers(call: Call) -> Interval:
+def _integers(call: SpanCall) -> Interval:
     spans = [call.span(0), call.span(1)]
     for place in (0, 1):
         if call.has(2 + place):
@@ -247,7 +258,7 @@ _CUBIC = 1.376
 
 
 @rule("GridSample", "RoiAlign", "MaxRoiPool")
-def _sampled(call: Call) -> Interval:
+def _sampled(call: SpanCall) -> Interval:
     """Weighted means of elements, or their largest, and 0 outside: rounding may move the places that are read."""
     x = call.span(0)
     low, high, off = min(x.low.min(initial=0), 0.0), max(x.high.max(initial=0), 0.0), x.error.max(initial=0)
@@ -260,7 +271,7 @@ def _sampled(call: Call) -> Interval:
 
 
 @rule("Attention")
-def _attention(call: Call) -> list[Interval]:
+def _attention(call: SpanCall) -> list[Interval]:
     """Means of the values with shares of softmax, and 0 where all are masked."""
     values = [call.span(2), *([call.span(5)] if call.has(5) else [])]
     low = min(0.0, *(each.low.min(initial=0) for each in values))
@@ -278,7 +289,7 @@ def _attention(call: Call) -> list[Interval]:
 
 
 @rule("LRN")
-def _lrn(call: Call) -> Interval:
+def _lrn(call: SpanCall) -> Interval:
     """``x / (bias + alpha * mean(x ** 2)) ** beta``: no farther from 0 than at its smallest divisor."""
     x, bias, beta = call.span(0), float(call.attrs.get("bias", 1.0)), float(call.attrs.get("beta", 0.75))
     if bias <= 0 or beta < 0 or float(call.attrs.get("alpha", 1e-4)) < 0:
@@ -289,7 +300,7 @@ def _lrn(call: Call) -> Interval:
 
 
 @rule("RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
-def _random(call: Call) -> Interval:
+def _random(call: SpanCall) -> Interval:
     match call.op_type:
         case "Bernoulli":
             return within(call, 0, 1, 1)
@@ -301,12 +312,12 @@ def _random(call: Call) -> Interval:
 
 
 @rule("RandomNormal", "RandomNormalLike")
-def _normal(call: Call) -> Interval:
+def _normal(call: SpanCall) -> Interval:
     raise Unbounded("a normal distribution has no bounds")
 
 
 @rule("DFT", "STFT")
-def _fourier(call: Call) -> Interval:
+def _fourier(call: SpanCall) -> Interval:
     """Sums of all elements, turned: no farther from 0 than the sum of their magnitudes."""
     x = call.span(0)
     if call.op_type == "STFT":
@@ -330,7 +341,7 @@ def _fourier(call: Call) -> Interval:
 
 
 @rule("TensorScatter")
-def _written(call: Call) -> Interval:
+def _written(call: SpanCall) -> Interval:
     old, new = call.span(0), call.span(1)
     ends = min(old.low.min(), new.low.min()), max(old.high.max(), new.high.max())
     return within(call, *ends, max(old.error.max(), new.error.max()))

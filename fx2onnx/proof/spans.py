@@ -85,7 +85,7 @@ class Interval:
 
 
 @dataclass(slots=True)
-class Call:
+class SpanCall:
     """One operator with the spans of its operands."""
 
     op_type: str
@@ -143,7 +143,7 @@ class Unbounded(LookupError):
     """The reason why an operator that has a rule has no bound here."""
 
 
-Rule: TypeAlias = Callable[[Call], "Interval | list[Interval]"]
+Rule: TypeAlias = Callable[[SpanCall], "Interval | list[Interval]"]
 RULES: dict[str, Rule] = {}
 
 
@@ -177,7 +177,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 @rule("Where")
-def _where(call: Call) -> Interval:
+def _where(call: SpanCall) -> Interval:
     condition, one, other = call.span(0), call.span(1), call.span(2)
     may, may_not = condition.high > 0, condition.low < 1
     low = np.minimum(np.where(may, one.low, np.inf), np.where(may_not, other.low, np.inf))
@@ -191,7 +191,7 @@ def _where(call: Call) -> Interval:
 
 
 @rule("Add", "Sub", "Sum")
-def _add(call: Call) -> Interval:
+def _add(call: SpanCall) -> Interval:
     found = call.span(0)
     for index in range(1, len(call.args)):
         other = call.span(index)
@@ -205,7 +205,7 @@ def _add(call: Call) -> Interval:
     return found
 
 
-def product_of(call: Call, one: Interval, other: Interval, *, is_square: bool = False) -> Interval:
+def product_of(call: SpanCall, one: Interval, other: Interval, *, is_square: bool = False) -> Interval:
     """``one * other``, rounded once."""
     corners = [
         np.nan_to_num(a * b, nan=0.0, posinf=np.inf, neginf=-np.inf)
@@ -223,12 +223,12 @@ def product_of(call: Call, one: Interval, other: Interval, *, is_square: bool = 
 
 
 @rule("Mul")
-def _mul(call: Call) -> Interval:
+def _mul(call: SpanCall) -> Interval:
     return product_of(call, call.span(0), call.span(1), is_square=call.args[0] is call.args[1])
 
 
 @rule("Reciprocal")
-def _reciprocal(call: Call) -> Interval:
+def _reciprocal(call: SpanCall) -> Interval:
     return inverse_of(call, call.span(0))
 
 
@@ -237,7 +237,7 @@ def reaches_zero(x: Interval) -> Array:
     return np.asarray((np.minimum(x.lowest, x.low) <= 0) & (x.high + x.error >= 0))
 
 
-def inverse_of(call: Call, x: Interval) -> Interval:
+def inverse_of(call: SpanCall, x: Interval) -> Interval:
     """``1 / x``, of which nothing is known where the divisor may be 0."""
     is_open = reaches_zero(x)
     nearest = np.minimum(np.abs(x.low), np.abs(x.high))
@@ -267,7 +267,7 @@ _RISING: dict[str, Callable[[Array, Array], Any]] = {
 """Functions that never fall, and the largest slope between two places."""
 
 
-def _rising(call: Call) -> Interval:
+def _rising(call: SpanCall) -> Interval:
     x = call.span(0)
     if call.op_type in ("LeakyRelu", "Elu", "HardSigmoid") and not 0 <= float(call.attrs.get("alpha", 0)) <= 1:
         raise LookupError(call.op_type)
@@ -290,11 +290,11 @@ RULES.update(dict.fromkeys(_RISING, _rising))
 
 
 @rule("Sqrt")
-def _sqrt(call: Call) -> Interval:
+def _sqrt(call: SpanCall) -> Interval:
     return root_of(call, call.span(0))
 
 
-def root_of(call: Call, x: Interval) -> Interval:
+def root_of(call: SpanCall, x: Interval) -> Interval:
     """``sqrt(x)``, whose slope is infinite at 0: the error is at most its own root."""
     low, high, lowest = (np.sqrt(np.maximum(each, 0)) for each in (x.low, x.high, x.lowest))
     made = Interval.between(low, high, np.minimum(np.sqrt(x.error), x.error / np.maximum(low + lowest, 1e-300)))
@@ -311,7 +311,7 @@ _DIPS: dict[str, tuple[float, float, float]] = {
 """Functions that fall up to a place, then rise: the place, a number below the least value, and the largest slope."""
 
 
-def _dip(call: Call) -> Interval:
+def _dip(call: SpanCall) -> Interval:
     x = call.span(0)
     place, least, slope = _DIPS[call.op_type]
     if float(call.attrs.get("alpha", 1.0)) != 1.0:
@@ -326,7 +326,7 @@ RULES.update(dict.fromkeys(_DIPS, _dip))
 
 
 @rule("Sin", "Cos")
-def _wave(call: Call) -> Interval:
+def _wave(call: SpanCall) -> Interval:
     x = call.span(0)
     middle, radius = (x.low + x.high) / 2, (x.high - x.low) / 2
     found = call.run(np.where(np.isfinite(middle), middle, 0.0))[0]
@@ -335,7 +335,7 @@ def _wave(call: Call) -> Interval:
 
 
 @rule("Selu", "Celu")
-def _elu_of_scale(call: Call) -> Interval:
+def _elu_of_scale(call: SpanCall) -> Interval:
     x, alpha, gamma = call.span(0), float(call.attrs["alpha"]), float(call.attrs.get("gamma", 1.0))
     inner = alpha if call.op_type == "Celu" else 1.0
     if alpha < 0 or gamma < 0 or not inner:
@@ -348,7 +348,7 @@ def _elu_of_scale(call: Call) -> Interval:
 
 
 @rule("PRelu")
-def _prelu(call: Call) -> Interval:
+def _prelu(call: SpanCall) -> Interval:
     """``x``, and its product with a slope below 0."""
     x, slope = call.span(0), call.span(1)
     below = Interval(np.minimum(x.low, 0), np.minimum(x.high, 0), x.error)
@@ -359,7 +359,7 @@ def _prelu(call: Call) -> Interval:
 
 
 @rule("Cosh")
-def _cosh(call: Call) -> Interval:
+def _cosh(call: SpanCall) -> Interval:
     x = call.span(0)
     low = np.where((x.low < 0) & (x.high > 0), 0.0, np.minimum(np.abs(x.low), np.abs(x.high)))
     made = Interval.between(np.cosh(low), np.cosh(x.size), x.error * np.sinh(np.minimum(x.reach, 700)))
@@ -367,7 +367,7 @@ def _cosh(call: Call) -> Interval:
 
 
 @rule("Tan")
-def _tan(call: Call) -> Interval:
+def _tan(call: SpanCall) -> Interval:
     """Bounded where no pole is between the ends."""
     x = call.span(0)
     ends = x.low - x.error - 1e-9, x.high + x.error + 1e-9
@@ -383,7 +383,7 @@ def _tan(call: Call) -> Interval:
 
 
 @rule("Acos", "Asin", "Acosh", "Atanh")
-def _inverse(call: Call) -> Interval:
+def _inverse(call: SpanCall) -> Interval:
     """At an end of the domain numbers that are off by e move the result by up to ``2.23 * sqrt(e)``, that of Atanh without bounds."""
     x = call.span(0)
     least, most = (1.0, np.inf) if call.op_type == "Acosh" else (-1.0, 1.0)

@@ -72,7 +72,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TermView:
     """All elements of a term in another order, of any size: ``factors`` of their number, in the order of ``perm``; none: as they are."""
 
     core: int
@@ -99,7 +99,7 @@ class Terms:
         self.shapes: dict[int, tuple[int, ...]] = {}
         """The sizes of each term whose sizes are all known."""
         self.dims: dict[int, tuple[Dim, ...]] = {}
-        self.views: dict[int, View] = {}
+        self.views: dict[int, TermView] = {}
         self.sizes: dict[int, Objects] = {}
         """The numbers of each term of integers that are sizes."""
         self.dtypes: dict[int, str] = {}
@@ -190,10 +190,10 @@ class Terms:
             if math.prod(sizes) != move.places.size:  # no runtime has such a view
                 return self.shaped(self.of("none", term, dims), dims)
             return self.moved(Move(move.core, move.places.reshape(sizes)))
-        view = self.views.get(term, View(term))
+        view = self.views.get(term, TermView(term))
         return self.viewed(view, dims)
 
-    def viewed(self, view: View, dims: tuple[Dim, ...]) -> int:
+    def viewed(self, view: TermView, dims: tuple[Dim, ...]) -> int:
         """The term of a view, of the fewest factors."""
         order = [(place, view.factors[place]) for place in view.perm if view.factors[place] != 1]
         used = {place: rank for rank, place in enumerate(sorted(place for place, _ in order))}
@@ -205,10 +205,10 @@ class Terms:
                 runs.append([(place, size)])
         starts = sorted(run[0][0] for run in runs)
         by_start = {run[0][0]: math.prod([size for _, size in run]) for run in runs}
-        view = View(view.core)
+        view = TermView(view.core)
         if len(runs) > 1:
             factors = tuple(by_start[start] for start in starts)
-            view = View(view.core, factors, tuple(starts.index(run[0][0]) for run in runs))
+            view = TermView(view.core, factors, tuple(starts.index(run[0][0]) for run in runs))
         if not view.perm and dims == self.dims.get(view.core):
             return view.core
         term = self.of("view", view.core, view.factors, view.perm, dims)

@@ -24,7 +24,7 @@ from fx2onnx.proof.domains import (
     seen_fault,
 )
 from fx2onnx.proof.nodes import RANDOM, OpenedFile, attributes_of, reads_of
-from fx2onnx.proof.spans import RULES, Call, Interval, Unbounded, limits_of, unit_of
+from fx2onnx.proof.spans import RULES, Interval, SpanCall, Unbounded, limits_of, unit_of
 from fx2onnx.proof.turns import loop_spans, scan_spans
 from fx2onnx.semantics.folding import compute_all
 
@@ -118,7 +118,7 @@ class Walk:
         first = _SHAPING.get(node.op_type)
         return first is not None and any(self.spans[name].value is None for name in node.input[first:] if name)
 
-    def _call(self, node: onnx.NodeProto, notes: list[tuple[str, str]]) -> Call:
+    def _call(self, node: onnx.NodeProto, notes: list[tuple[str, str]]) -> SpanCall:
         opset = self.file.opsets.get(node.domain, 0)
         attrs = _attributes(node, opset)
         args = [self.known(name) for name in node.input]
@@ -129,7 +129,7 @@ class Walk:
         operand = np.asarray(self.samples[0].get(first, self.file.constants.get(first))).dtype
         extreme = self._extreme(node)
         args = args[1:] if extreme else args
-        return Call(
+        return SpanCall(
             extreme or node.op_type, opset, attrs, args, len(node.output), like.dtype, notes, like.shape, operand
         )
 
@@ -176,7 +176,7 @@ class Walk:
                 self.note_unknown(node, told or "its rule covers no such operands" if node.op_type in RULES else "")
         return [self._unknown(name) for name in node.output]
 
-    def _hulls(self, node: onnx.NodeProto, call: Call) -> Sequence[Interval | None]:
+    def _hulls(self, node: onnx.NodeProto, call: SpanCall) -> Sequence[Interval | None]:
         """Keep the bounds of all elements of the outputs; spans where all inputs give one shape."""
         found: list[Interval | None] = []
         made = hull_spans(call)

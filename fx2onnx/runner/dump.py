@@ -12,7 +12,7 @@ from fx2onnx.base.targets import check_target
 from fx2onnx.files.staging import replacing
 from fx2onnx.runner.options import GraphOptimizationLevel, SessionOptions
 from fx2onnx.runner.plan import Plan
-from fx2onnx.semantics.reading.load import LoadedModel
+from fx2onnx.semantics.reading.load import LoadedProto
 from fx2onnx.semantics.reading.program import Program, Slot, Step
 from fx2onnx.semantics.types import describe, type_name
 
@@ -192,7 +192,7 @@ OPTIMIZER_LEVELS = {
 """The level of ``fx2onnx.optimize`` for ``optimized_model_filepath``, by onnxruntime's level."""
 
 
-def save_optimized(loaded: LoadedModel, options: SessionOptions) -> None:
+def save_optimized(loaded: LoadedProto, options: SessionOptions) -> None:
     """Write the model as ``fx2onnx.optimize`` rewrites it at the session's level."""
     import onnx_ir as ir
 

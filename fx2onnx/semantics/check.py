@@ -12,11 +12,11 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.reading.build import build_program
-from fx2onnx.semantics.reading.load import AGAIN, LoadedModel, load_model
+from fx2onnx.semantics.reading.load import AGAIN, LoadedProto, load_model
 from fx2onnx.semantics.reading.static_shapes import check_static_shapes
 
 
-def check_model(loaded: LoadedModel) -> LoadedModel:
+def check_model(loaded: LoadedProto) -> LoadedProto:
     """The model itself, where it is valid. The runner need not have kernels for it, and files of weights need not be there.
 
     Raises: UserError E303 for what contradicts itself or ONNX, E404 for what is too large to look at.
@@ -27,7 +27,7 @@ def check_model(loaded: LoadedModel) -> LoadedModel:
     return loaded
 
 
-def open_file(path: str | os.PathLike[str]) -> LoadedModel:
+def open_file(path: str | os.PathLike[str]) -> LoadedProto:
     """Read a file and check it. Raises: UserError E302 for a file that cannot be read; as ``check_model``."""
     text = os.fspath(path)
     loaded = load_model(text)

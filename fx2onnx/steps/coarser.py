@@ -23,7 +23,7 @@ from fx2onnx.precision.search import in_dtype
 from fx2onnx.precision.values import Feeds, difference, is_float
 from fx2onnx.quantize.accuracy import rounded_as_in_graph
 from fx2onnx.quantize.places import WeightPlace
-from fx2onnx.steps.compare import Original, Sample, random_outputs
+from fx2onnx.steps.compare import ComparedSample, Original, random_outputs
 
 MOST_SAMPLES = 3
 """Sets of random inputs, of several sizes where sizes are dynamic, that the keep-list of 16 bits is measured on."""
@@ -100,10 +100,10 @@ def in_16_bits(exact: Original, path: str, model: ir.Model, done: Lowered, preci
     """The file in 16 bits against ``exact``. Raises VerificationError E501 where it is off by more than rounding explains."""
     allowed = UNSEEN_RATIO * max(done.allowed, *done.outputs.values(), 0.0)
 
-    def run_on(run: Run, sample: Sample) -> Sequence[Any]:
+    def run_on(run: Run, sample: ComparedSample) -> Sequence[Any]:
         return run(dict(in_dtype(sample.feeds, model)))
 
-    def judge(name: str, index: int, got: Any, want: Any, sample: Sample) -> Judged:
+    def judge(name: str, index: int, got: Any, want: Any, sample: ComparedSample) -> Judged:
         if name in exact.loose or not is_float(want):
             # integers may be others where what decides them is rounded: the report says how far outputs are off
             return Judged(0.0, 0.0, True, precision.dtype)

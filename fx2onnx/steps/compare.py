@@ -85,7 +85,7 @@ PARTS = 3
 
 
 @dataclass
-class Sample:
+class ComparedSample:
     """Inputs, and what the old file makes of them in one engine."""
 
     engine: str
@@ -105,8 +105,8 @@ class Sample:
         return f"seed {self.seed}" + "".join(f", {dim} {size}" for dim, size in self.sizes.items())
 
 
-RunOn: TypeAlias = Callable[[Run, Sample], Sequence[Any]]
-Judge: TypeAlias = Callable[[str, int, Any, Any, Sample], Judged]
+RunOn: TypeAlias = Callable[[Run, ComparedSample], Sequence[Any]]
+Judge: TypeAlias = Callable[[str, int, Any, Any, ComparedSample], Judged]
 """A comparison of an output: its name and index, its value, the wanted value, and the inputs."""
 
 
@@ -122,7 +122,7 @@ class Original:
         self.loose = loose
         """Outputs that random numbers decide: these are compared by type."""
         self.notes: list[str] = []
-        self.samples: list[Sample] = []
+        self.samples: list[ComparedSample] = []
         self.limits: dict[str, int] = {}
         self._source = source
         self._conditions = conditions
@@ -141,15 +141,15 @@ class Original:
             self._runs[engine] = run
             self.samples += found
 
-    def _samples(self, engine: str, run: Run, inputs: Sequence[InputType], seed: int) -> list[Sample]:
-        found: list[Sample] = []
+    def _samples(self, engine: str, run: Run, inputs: Sequence[InputType], seed: int) -> list[ComparedSample]:
+        found: list[ComparedSample] = []
         for taken in itertools.islice(taken_feeds(inputs, run, self._conditions, seed=seed), self._sizes):
             self.limits[engine] = taken.limit
-            found.append(Sample(engine, taken.sizes, seed, taken.feeds, taken.results))
+            found.append(ComparedSample(engine, taken.sizes, seed, taken.feeds, taken.results))
             for other in SEEDS[1:] if len(found) == 1 else ():
                 again = make_feeds(inputs, taken.sizes, taken.limit, seed + other)
                 if again is not None:
-                    found.append(Sample(engine, taken.sizes, seed + other, again, run(again)))
+                    found.append(ComparedSample(engine, taken.sizes, seed + other, again, run(again)))
         return found
 
     def add_parts(
@@ -185,7 +185,7 @@ class Original:
                     np.concatenate([each[index] for each in made]) if name in varying else made[0][index]
                     for index, name in enumerate(self.outputs)
                 ]
-            self.samples.append(Sample(engine, sizes, seed, whole, wanted))
+            self.samples.append(ComparedSample(engine, sizes, seed, whole, wanted))
 
     def compare(self, new: str | bytes, run_on: RunOn | None = None, judge: Judge | None = None) -> Verdict:
         """The verdict on a new file: an engine that fails on it is a wrong row. ``run_on``: runs the file on a sample where its
@@ -217,7 +217,7 @@ class Original:
                 ]
         return result
 
-    def _judged(self, name: str, index: int, got: Any, want: Any, sample: Sample) -> Judged:
+    def _judged(self, name: str, index: int, got: Any, want: Any, sample: ComparedSample) -> Judged:
         if not isinstance(got, np.ndarray) or not isinstance(want, np.ndarray):
             problem = first_problem(got, want, lambda one, other: "" if settled(one, other).ok else "differs")
             return Judged.wrong(problem) if problem else Judged(0.0, 0.0, True)
@@ -227,7 +227,7 @@ class Original:
         moved = partial(self._moved, index, sample)
         return settled(got, want, partial(self._in_float64, index, sample), moved, reference=INPUT)
 
-    def _in_float64(self, index: int, sample: Sample) -> Array | None:
+    def _in_float64(self, index: int, sample: ComparedSample) -> Array | None:
         if sample.exact is None:
             sample.exact = []
             run = self._twin
@@ -245,7 +245,7 @@ class Original:
         except Fx2OnnxError:
             return None
 
-    def _moved(self, index: int, sample: Sample) -> Iterator[Array]:
+    def _moved(self, index: int, sample: ComparedSample) -> Iterator[Array]:
         """The outputs of the old file where its inputs move by rounding."""
         if sample.moved is None:
             sample.moved = []

@@ -41,7 +41,7 @@ from fx2onnx.steps.dynamic import depends_on, make_dynamic
 from fx2onnx.steps.list import STEPS, Wanted, fit_to_target
 from fx2onnx.steps.opened import Opened, open_model
 from fx2onnx.steps.opset import convert_opset
-from fx2onnx.steps.result import LeftOut, OptimizeResult, Plan, Size, measured, opset_for
+from fx2onnx.steps.result import LeftOut, OptimizePlan, OptimizeResult, Size, measured, opset_for
 from fx2onnx.steps.sizes import fix_sizes, in_dead_branches, parse_sizes, refuse_contradiction
 from fx2onnx.targets.form import find
 
@@ -117,7 +117,7 @@ def optimize_model(
     wanted = parse_sizes(fix, "fix") if isinstance(fix, str) else dict(fix or {})
     few_bits, (word, own) = Quantize.of(quantize), metadata_of(metadata, "keep", ("keep", "none"))
     version = opset_for(opened, opset, runtime, few_bits)
-    plan = Plan(
+    plan = OptimizePlan(
         level, version, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime,
         few_bits, Precision.of(dtype, io), keeps_metadata=word == "keep", properties=own,
     )  # fmt: skip
@@ -130,10 +130,10 @@ def optimize_model(
 
 
 class _Job:
-    def __init__(self, opened: Opened, plan: Plan) -> None:
+    def __init__(self, opened: Opened, plan: OptimizePlan) -> None:
         self.opened = opened
         self.plan = plan
-        self.first = stages.Trace()
+        self.first = stages.StageTrace()
         """The edits that the conversion of the opset begins with."""
         self.prepared, self.interface = self._prepare()
         self.notes = list(opened.notes)
@@ -143,12 +143,12 @@ class _Job:
         self.left_out: list[LeftOut] = []
         self.derivation: dict[str, str] = {}
 
-    def _prepare(self) -> tuple[ir.Model, stages.Interface]:
+    def _prepare(self) -> tuple[ir.Model, stages.FileInterface]:
         """The graph before any rewrite: sizes fixed or made dynamic, opset converted."""
         model = self._sized()
         if self.plan.dynamic:
             make_dynamic(model, self.plan.dynamic)
-        interface = stages.Interface.of(model)
+        interface = stages.FileInterface.of(model)
         if self.plan.opset is not None:
             # What is an input in one opset is an attribute in another, so that it has to be constant.
             self.first = stages.rewrite(model, stages.stages_of(min(self.plan.level, 1), is_folding=True))
@@ -175,13 +175,13 @@ class _Job:
         )
         return measured(self.prepared if proto.functions else model, proto.ByteSize(), data_bytes)
 
-    def _rewritten(self, limit: stages.Limit | None = None) -> tuple[ir.Model, stages.Trace]:
+    def _rewritten(self, limit: stages.Limit | None = None) -> tuple[ir.Model, stages.StageTrace]:
         plan = self.plan
         model, self.interface = self._prepare()
         chosen = stages.stages_of(plan.level, growth_bytes=plan.growth_bytes, without=plan.without)
         return model, stages.rewrite(model, chosen, limit=limit, check=plan.check, explain=plan.explain)
 
-    def _whole(self) -> tuple[ir.Model, stages.Trace]:
+    def _whole(self) -> tuple[ir.Model, stages.StageTrace]:
         """All edits; where one fails, without the rewrite that failed."""
         for _ in range(MOST_LEFT_OUT):
             try:
@@ -252,7 +252,7 @@ class _Job:
             written = self._save(self._as_written(model, None)[0], os.path.join(folder, STAGED_NAME))
             return self.original.compare(written.path).is_wrong
 
-    def _blame(self, trace: stages.Trace, comparison: Verdict) -> None:
+    def _blame(self, trace: stages.StageTrace, comparison: Verdict) -> None:
         """Find the edit that makes the file differ, and leave its rewrite out. Raises VerificationError E501."""
         bad = next(row for row in comparison.rows if not row.ok)
         what = f"{bad.output or 'the file'} in {bad.engine}: {bad.problem or 'differs'}"
@@ -273,7 +273,7 @@ class _Job:
         name, where = self._edit_at(trace, guilty)
         self._leave_out(name, where, what)
 
-    def _edit_at(self, trace: stages.Trace, limit: stages.Limit) -> tuple[str, str]:
+    def _edit_at(self, trace: stages.StageTrace, limit: stages.Limit) -> tuple[str, str]:
         """The rewrite or pass of the guilty edit, and the node that it ended at."""
         stage = trace.steps[limit.steps][0]
         try:
@@ -370,7 +370,7 @@ class _Job:
                     made.comparison = in_16_bits(exact, written.path, final, done.precision, wanted.precision)
         return made
 
-    def _result(self, made: Made, trace: stages.Trace, target: str | None) -> OptimizeResult:
+    def _result(self, made: Made, trace: stages.StageTrace, target: str | None) -> OptimizeResult:
         model, written, comparison = made.model, made.written, made.comparison
         warnings = [*self.notes, *self.opened.dense]
         if comparison is not None:

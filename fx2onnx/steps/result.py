@@ -131,7 +131,7 @@ class OptimizeResult(Shown):
 
 
 @dataclass
-class Plan:
+class OptimizePlan:
     """The wanted properties, and the parts that turn out to be left out."""
 
     level: int
@@ -154,7 +154,7 @@ class Plan:
     keeps_types: bool = True
 
     @property
-    def smaller(self) -> Plan | None:
+    def smaller(self) -> OptimizePlan | None:
         """A plan for less where the file would grow: first without types between nodes, then without copies of constants in
         bodies, then without folded constants; None where nothing is left.
         """

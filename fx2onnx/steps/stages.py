@@ -81,7 +81,7 @@ class Limit:
 
 
 @dataclass
-class Trace:
+class StageTrace:
     """The record of the stages: the steps in order with their edits, and why rewrites refused."""
 
     steps: list[tuple[str, int]] = field(default_factory=list)
@@ -122,9 +122,9 @@ def rewrite(
     limit: Limit | None = None,
     check: bool = False,
     explain: bool = False,
-) -> Trace:
+) -> StageTrace:
     """Run the stages, again and again until nothing changes. Raises what rewrites raise."""
-    trace = Trace()
+    trace = StageTrace()
     for stage in _endless(model, stages, trace):
         index = len(trace.steps)
         if limit is not None and index >= limit.steps and not (index == limit.steps and limit.edits):
@@ -149,7 +149,7 @@ def _computed(model: ir.Model) -> list[str]:
     return [value.name for graph in graphs_of(model) for node in graph for value in node.outputs if value.name]
 
 
-def _endless(model: ir.Model, stages: Collection[Stage], trace: Trace) -> Iterator[Stage]:
+def _endless(model: ir.Model, stages: Collection[Stage], trace: StageTrace) -> Iterator[Stage]:
     for _ in range(ROUNDS):
         before = trace.edits.total()
         infer_types(model)
@@ -158,7 +158,7 @@ def _endless(model: ir.Model, stages: Collection[Stage], trace: Trace) -> Iterat
             return
 
 
-def guilty_step(trace: Trace, is_wrong: Callable[[Limit], bool]) -> Limit | None:
+def guilty_step(trace: StageTrace, is_wrong: Callable[[Limit], bool]) -> Limit | None:
     """The first limit at which the model is wrong, by bisection over steps and then over the edits of one; None where it is
     wrong before any step.
     """
@@ -176,7 +176,7 @@ def guilty_step(trace: Trace, is_wrong: Callable[[Limit], bool]) -> Limit | None
 
 
 @dataclass
-class Interface:
+class FileInterface:
     """Declared types of the outputs by name, and whether the file gives types of values between nodes."""
 
     outputs: dict[str, tuple[Any, ir.Shape | None]]
@@ -184,14 +184,14 @@ class Interface:
     has_types: bool
 
     @staticmethod
-    def of(model: ir.Model) -> Interface:
+    def of(model: ir.Model) -> FileInterface:
         """The interface of a model before it is rewritten."""
         dims = [dim for value in (*model.graph.inputs, *model.graph.outputs) for dim in value.shape or ()]
         names = frozenset(str(dim.value) for dim in dims if not isinstance(dim, int) and dim.value is not None)
         inner = [value for node in model.graph for value in node.outputs if not value.is_graph_output()]
         typed = sum(value.type is not None and value.shape is not None for value in inner)
         outputs = {value.name or "": (value.type, value.shape) for value in model.graph.outputs}
-        return Interface(outputs, names, bool(inner) and 2 * typed > len(inner))
+        return FileInterface(outputs, names, bool(inner) and 2 * typed > len(inner))
 
     def restore(self, model: ir.Model, *, keeps_types: bool) -> None:
         """Give outputs what the file said of them, where it is not wrong, and values between nodes what is certain; outputs of steps keep

@@ -18,7 +18,7 @@ from fx2onnx.judge.arrays import read_npz
 from fx2onnx.judge.engines import Array
 from fx2onnx.judge.verdict import AnswerShift, Row, Tried, Verdict
 from fx2onnx.verify.arrays import to_numpy, to_tensor
-from fx2onnx.verify.case import Case
+from fx2onnx.verify.case import Trial
 from fx2onnx.verify.eager import failed_on_arguments
 from fx2onnx.verify.rounded_weights import as_input
 
@@ -223,7 +223,7 @@ class Task:
             )
 
     def measure(
-        self, verdict: Verdict, case: Case, unrounded: contextlib.AbstractContextManager[None] | None = None
+        self, verdict: Verdict, case: Trial, unrounded: contextlib.AbstractContextManager[None] | None = None
     ) -> None:
         """Run eager PyTorch and the engines on the inputs, and note how far the answers move. ``unrounded``: a context in which
         the module has its own weights, where it has rounded ones outside.
@@ -281,7 +281,7 @@ class Task:
     def _labels(self, inputs: Sequence[str]) -> Array | None:
         return None if LABELS in inputs else self.arrays.get(LABELS)
 
-    def _calls(self, case: Case) -> Iterator[tuple[list[torch.Tensor], Array | None]]:
+    def _calls(self, case: Trial) -> Iterator[tuple[list[torch.Tensor], Array | None]]:
         """The arguments of each call, and the labels of its samples."""
         leaves = case.eager.arguments.leaves
         samples = {
@@ -308,7 +308,7 @@ class Task:
                 wanted,
             )
 
-    def check(self, case: Case) -> None:
+    def check(self, case: Trial) -> None:
         """Raises UserError E401 where the arrays do not fit the inputs, E001 for an output that the file does not have."""
         if not self.name:
             return
@@ -361,7 +361,7 @@ class Task:
             raise UserError("E401", what, next="give labels for each sample, in their order")
 
 
-def _samples(case: Case) -> dict[str, Array]:
+def _samples(case: Trial) -> dict[str, Array]:
     """The example arrays of the file's inputs."""
     pairs = zip(case.names, case.eager.arguments.leaves, strict=True)
     return {name: to_numpy(leaf.tensor) for name, leaf in pairs if name is not None}

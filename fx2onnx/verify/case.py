@@ -24,7 +24,7 @@ from fx2onnx.verify.locating.program import OnnxFile
 from fx2onnx.verify.locating.side_by_side import run_cut
 from fx2onnx.verify.module_state import NothingToCompare, has_codes, in_float32, with_own_zero_points
 from fx2onnx.verify.noise import RandomNodes
-from fx2onnx.verify.samples import Sample
+from fx2onnx.verify.samples import TriedSample
 from fx2onnx.verify.work import WorkBudget
 
 _LONGEST = 20.0
@@ -36,7 +36,7 @@ MOST_TIMEOUTS = 2
 
 
 @dataclass(slots=True)
-class Case:
+class Trial:
     """The case of a comparison: the two sides, the samples, and the work that it may cost."""
 
     eager: Eager
@@ -160,7 +160,7 @@ _PASSES_ON = ("Reshape", "Unsqueeze", "Where")
 """Operators between a comparison and the check that reads it."""
 
 
-def refused(sample: Sample, path: str, failure: str, feeds: Mapping[str, Array]) -> str:
+def refused(sample: TriedSample, path: str, failure: str, feeds: Mapping[str, Array]) -> str:
     """A phrase for what was refused; empty where the failure is a fault."""
     if sample.is_empty:
         return "what is empty"

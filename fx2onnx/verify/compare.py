@@ -28,16 +28,16 @@ from fx2onnx.judge.tolerance import is_near
 from fx2onnx.judge.verdict import PLACEHOLDER, Range, Row, Tried, Verdict
 from fx2onnx.verify.answers import Task
 from fx2onnx.verify.arrays import is_finite, to_numpy
-from fx2onnx.verify.case import MOST_TIMEOUTS, NOT_PRECISE_NOTE, Case, opened, refused, versions_of
+from fx2onnx.verify.case import MOST_TIMEOUTS, NOT_PRECISE_NOTE, Trial, opened, refused, versions_of
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode, leave, on_cpu, placed, takes_gradients
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, NEAR_FLOAT64, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.marks import Marks, joined
 from fx2onnx.verify.module_state import NothingToCompare, Unsteady, compare_weights, with_state
 from fx2onnx.verify.noise import Draw, Outgrown, RandomNodes, Recording, drawn_outputs
-from fx2onnx.verify.outputs import Outputs
+from fx2onnx.verify.outputs import ComparedOutputs
 from fx2onnx.verify.rounded_weights import OVERFLOWS, ExactCodes, as_input, as_quantized, rounded_inputs
-from fx2onnx.verify.samples import Maker, Rows, Sample, cheapest_first, planned
+from fx2onnx.verify.samples import Maker, Rows, TriedSample, cheapest_first, planned
 from fx2onnx.verify.steps import compare_steps
 from fx2onnx.verify.work import WorkBudget
 
@@ -59,7 +59,7 @@ NEVER_TAMER = {"signs", "wide"} | BY_ANY_ENGINE
 """Kinds of values in whose place nothing else is tried, where eager PyTorch does not take them."""
 MOST_WRONG = 3
 """Sets of wrong inputs: more of them tell nothing new."""
-SAMPLE = Sample("sample")
+SAMPLE = TriedSample("sample")
 ON_DEVICE = (
     "the module runs on its own device alone ({}), where inputs that it does not take may stop the device: no other sizes "
     "and no other integers are tried; to have them tried, verify the module on the CPU"
@@ -121,7 +121,7 @@ def verify(
             compare_steps(verdict, proto, os.path.dirname(path), root)
             verdict.versions = versions_of(runs)
             with as_quantized(verdict, proto, os.path.dirname(path), root, call, training, input_names) as unrounded:
-                case = Case(Eager(root, arguments), path, fed, file, runs, RandomNodes.of(path, proto), budget=budget)
+                case = Trial(Eager(root, arguments), path, fed, file, runs, RandomNodes.of(path, proto), budget=budget)
                 asked.check(case)
                 budget.open(weights_bytes(proto) // 4)
                 _compare(verdict, case, seeds, start)
@@ -137,7 +137,7 @@ def verify(
     return verdict
 
 
-def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -> None:
+def _compare(verdict: Verdict, case: Trial, seeds: Sequence[int], start: float) -> None:
     """The example, then the other sets of inputs as far as their work may go on."""
     originals = [leaf.tensor.detach().cpu() for leaf in case.eager.arguments.leaves]
     originals = rounded_inputs(originals, case.names, case.file)
@@ -192,7 +192,7 @@ def _compare(verdict: Verdict, case: Case, seeds: Sequence[int], start: float) -
         verdict.note(OVERFLOWS.format(", ".join(case.eager.codes.overflowed)))
 
 
-def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[Rows, Marks, frozenset[int]]:
+def _first(verdict: Verdict, case: Trial, tensors: Sequence[torch.Tensor]) -> tuple[Rows, Marks, frozenset[int]]:
     """The user's sample. Gives integers that pick rows, numbers that the module compares with, places of sorted inputs."""
     were_on = takes_gradients(case.eager.root)
     try:
@@ -217,7 +217,7 @@ def _first(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tup
     return [recording.rows(tensor) for tensor in tensors], marks, recording.sorted_among(tensors)
 
 
-def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tensor]) -> tuple[list[Array], Recording]:
+def _on_cpu_or_device(verdict: Verdict, case: Trial, tensors: Sequence[torch.Tensor]) -> tuple[list[Array], Recording]:
     try:
         return _eager(case, tensors, timed=True)
     except Exception as cause:  # forward is the user's code
@@ -229,7 +229,7 @@ def _on_cpu_or_device(verdict: Verdict, case: Case, tensors: Sequence[torch.Tens
 
 
 def _other(
-    verdict: Verdict, case: Case, maker: Maker, sample: Sample, engines: Sequence[str], most_work: float
+    verdict: Verdict, case: Trial, maker: Maker, sample: TriedSample, engines: Sequence[str], most_work: float
 ) -> None:
     """Compare on another set of inputs: of the kind of values that ``sample`` asks for, milder ones, or the example's
     own values at its sizes, whichever eager PyTorch runs on first within ``most_work``.
@@ -265,7 +265,7 @@ def _other(
 
 
 def _unlike_the_sample(
-    case: Case, sample: Sample, tensors: Sequence[torch.Tensor], expected: Sequence[Array], draws: Sequence[Draw]
+    case: Trial, sample: TriedSample, tensors: Sequence[torch.Tensor], expected: Sequence[Array], draws: Sequence[Draw]
 ) -> str:
     """The reason why the results of eager PyTorch say nothing of the file; empty where they do."""
     was_finite = case.finite if len(expected) == len(case.finite) and sample.values not in WITHOUT_NUMBERS else ()
@@ -283,7 +283,7 @@ def _unlike_the_sample(
 
 
 def _eager(
-    case: Case, tensors: Sequence[torch.Tensor], *, timed: bool = False, most_work: float = math.inf
+    case: Trial, tensors: Sequence[torch.Tensor], *, timed: bool = False, most_work: float = math.inf
 ) -> tuple[list[Array], Recording]:
     recording = Recording(tensors if timed else (), most_work)
     if not timed:
@@ -302,8 +302,8 @@ def _eager(
 
 def _judge_all(
     verdict: Verdict,
-    case: Case,
-    sample: Sample,
+    case: Trial,
+    sample: TriedSample,
     tensors: Sequence[torch.Tensor],
     found: tuple[list[Array], Recording],
     engines: Sequence[str],
@@ -334,21 +334,21 @@ def _judge_all(
     if results or not sample.is_empty:
         verdict.tried.append(Tried(sample.name, dict(sample.sizes), sample.values, list(results)))
     longest = case.longest("eager", on_sample=sample is SAMPLE)
-    outputs = Outputs(case.eager, case.file, tensors, recording, expected, unknown, verdict, sample, longest)
+    outputs = ComparedOutputs(case.eager, case.file, tensors, recording, expected, unknown, verdict, sample, longest)
     outputs.judge(results)
     case.budget.spend(outputs.runs)
     if verdict.wrong_on is None and not all(row.ok for row in verdict.rows[before:]):
         verdict.wrong_on = placed(case.eager.arguments, tensors)
 
 
-def _note_ranges(verdict: Verdict, case: Case, feeds: Mapping[str, Array], tensors: Sequence[torch.Tensor]) -> None:
+def _note_ranges(verdict: Verdict, case: Trial, feeds: Mapping[str, Array], tensors: Sequence[torch.Tensor]) -> None:
     for leaf, name, tensor in zip(case.eager.arguments.leaves, case.names, tensors, strict=True):
         array = feeds[name] if name is not None else to_numpy(tensor)
         known = verdict.ranges.setdefault(name or leaf.name, Range(str(array.dtype), constant=name is None))
         known.add(array)
 
 
-def _random_outputs(case: Case, tensors: Sequence[torch.Tensor], expected: Sequence[Array]) -> frozenset[int]:
+def _random_outputs(case: Trial, tensors: Sequence[torch.Tensor], expected: Sequence[Array]) -> frozenset[int]:
     """The outputs that depend on random numbers in the file and in the module."""
     if case.random is None:
         return frozenset()
@@ -358,7 +358,7 @@ def _random_outputs(case: Case, tensors: Sequence[torch.Tensor], expected: Seque
 
 
 @contextlib.contextmanager
-def _runs_on(case: Case, drawn: dict[str, Array] | None, engines: Sequence[str]) -> Iterator[Mapping[str, Run]]:
+def _runs_on(case: Trial, drawn: dict[str, Array] | None, engines: Sequence[str]) -> Iterator[Mapping[str, Run]]:
     """The engines on the file, or on a copy of it that takes random numbers as inputs."""
     if drawn is None or case.random is None:
         yield {engine: case.runs[engine] for engine in engines}
@@ -369,7 +369,7 @@ def _runs_on(case: Case, drawn: dict[str, Array] | None, engines: Sequence[str])
 
 
 def _run_engine(
-    verdict: Verdict, case: Case, engine: str, run: Run, feeds: dict[str, Array], sample: Sample
+    verdict: Verdict, case: Trial, engine: str, run: Run, feeds: dict[str, Array], sample: TriedSample
 ) -> list[Any] | None:
     start, longest = time.process_time(), case.longest(engine, on_sample=sample is SAMPLE)
     try:

@@ -21,7 +21,7 @@ from fx2onnx.judge.tolerance import MODULES_OWN, Grain
 from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL, word_in
 from fx2onnx.precision.options import METADATA_KEY as PRECISION_KEY
 from fx2onnx.semantics.check import open_file
-from fx2onnx.semantics.reading.load import LoadedModel
+from fx2onnx.semantics.reading.load import LoadedProto
 from fx2onnx.semantics.reading.weights import WeightStore
 from fx2onnx.sizes import stated as size_conditions
 from fx2onnx.sizes.expr import Dim
@@ -194,7 +194,7 @@ def vanished(arguments: Iterable[str], assigned: Iterable[str | None], baked: Co
     return [name for name, taken in zip(arguments, assigned, strict=True) if taken is None and name not in baked]
 
 
-def _check_weights(loaded: LoadedModel) -> None:
+def _check_weights(loaded: LoadedProto) -> None:
     """Raises UserError E302 where external data is missing or cut off."""
     store = WeightStore(loaded.folders)
     with contextlib.suppress(MemoryError):  # an engine may do with less, or says that it cannot

@@ -28,7 +28,7 @@ from fx2onnx.verify.module_state import Unsteady, draws_of_python, other_draws
 from fx2onnx.verify.noise import Recording
 from fx2onnx.verify.rounded_weights import as_module_has_it
 from fx2onnx.verify.rounding import Moved, Unmoved
-from fx2onnx.verify.samples import Sample
+from fx2onnx.verify.samples import TriedSample
 from fx2onnx.verify.unordered import open_places, without_open
 from fx2onnx.verify.wide import Regular
 
@@ -48,7 +48,7 @@ WITHOUT_ORDER = (
 """A line for what was left out: outputs that ONNX does not define."""
 
 
-class Outputs:
+class ComparedOutputs:
     """The outputs of eager PyTorch, and the facts that a comparison with them needs."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Outputs:
         expected: Sequence[Array],
         unknown: frozenset[int],
         verdict: Verdict,
-        sample: Sample,
+        sample: TriedSample,
         longest: float = math.inf,
     ) -> None:
         """``recording``: of eager PyTorch's run on these inputs; ``longest``: seconds that one more may take."""

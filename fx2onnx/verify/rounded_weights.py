@@ -53,11 +53,11 @@ def as_quantized(
     """
 
     def export() -> ir.Model:
-        from fx2onnx.verify.locating.program import Program, Settings
+        from fx2onnx.verify.locating.program import ModuleProgram, Settings
 
         settings = Settings.of_file(model, training)
         settings = replace(settings, capture=replace(settings.capture, input_names=input_names))
-        return Program.of(root, *call, settings).exported
+        return ModuleProgram.of(root, *call, settings).exported
 
     text = next((entry.value for entry in model.metadata_props if entry.key == METADATA_KEY), "")
     stated = {name: said for name, said in read(text).items() if only is None or name in only}

@@ -15,7 +15,7 @@ from fx2onnx.sizes.sets import EVERY, LARGEST, SizeSet
 from fx2onnx.sizes.stated import SizeCondition, allowed_sizes, sizes_near
 from fx2onnx.sizes.text import Root, parse_dim, root_of, size_of
 from fx2onnx.verify.marks import NONE, Marks
-from fx2onnx.verify.values import AT_SAMPLE_SIZES, ENDS, Values
+from fx2onnx.verify.values import AT_SAMPLE_SIZES, ENDS, InputValues
 
 MOST_BORDERS = 2
 """Runs at borders."""
@@ -188,7 +188,7 @@ Rows = Sequence[tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TriedSample:
     """One set of inputs to try: its sizes, and the kind of its values, ``sample`` for the example's own
     (values.KINDS)."""
 
@@ -212,7 +212,7 @@ class Maker:
     originals: Sequence[torch.Tensor]
     axes: Sequence[Mapping[int, str] | None]
     sizes: Mapping[str, int]
-    values: Sequence[Values]
+    values: Sequence[InputValues]
     conditions: Sequence[SizeCondition] = ()
     """Conditions under which every axis has a size: with ``n - 8`` positions, n is at least 9."""
     rising: frozenset[int] = frozenset()
@@ -231,12 +231,13 @@ class Maker:
         """``is_narrow``: for a file that computes in float16 where the module does not."""
         pairs = list(zip(originals, axes, strict=True))
         values = [
-            Values.of(tensor, found, marks, is_narrow=is_narrow) for tensor, found in zip(originals, rows, strict=True)
+            InputValues.of(tensor, found, marks, is_narrow=is_narrow)
+            for tensor, found in zip(originals, rows, strict=True)
         ]
         sizes = _sizes(pairs)
         return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes), rising)
 
-    def make(self, sample: Sample, *, mild: bool = False) -> list[torch.Tensor]:
+    def make(self, sample: TriedSample, *, mild: bool = False) -> list[torch.Tensor]:
         """The tensors of ``sample``; ``mild``: smaller ones, for a module that does not run on all values of the
         kind."""
         generator = torch.Generator().manual_seed(sample.seed)
@@ -263,7 +264,7 @@ class Maker:
         pairs = zip(self.values, self.originals, self.axes, strict=True)
         return min(max((each.turns(tensor) for each, tensor, axes in pairs if axes is not None), default=0), MOST_TURNS)
 
-    def numbers(self, sample: Sample) -> int:
+    def numbers(self, sample: TriedSample) -> int:
         """The number of elements of its inputs."""
         total = 0
         for original, axes in zip(self.originals, self.axes, strict=True):
@@ -282,40 +283,42 @@ def planned(
     marks: Sequence[int] = (),
     bounds: Sequence[int] = (),
     turns: int = 1,
-) -> Iterator[Sample]:
+) -> Iterator[TriedSample]:
     """The sets of inputs beside the example: one set of other values a seed, sets at other sizes, and sets of values at
     the ends of what they may be: what finds most first. Without seeds every value is the example's.
     """
     for seed in seeds:
-        yield Sample(f"seed {seed}", values="seed", seed=seed)
+        yield TriedSample(f"seed {seed}", values="seed", seed=seed)
     others = other_sizes(sizes, conditions, marks, bounds) if sizes else []
     for turn, found in enumerate(others):
         kind = _AT_OTHER_SIZES[turn % len(_AT_OTHER_SIZES)] if seeds and turn else "sample"
         text = "sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items())
         drawn = turn + _DRAWS_A_SEED * (seeds[0] - 1) if seeds else turn
-        yield Sample(text if kind == "sample" else f"{text}, {kind}", found, kind, drawn)
+        yield TriedSample(text if kind == "sample" else f"{text}, {kind}", found, kind, drawn)
         if not seeds and turn == 2:
             return
         if seeds and turn == 0:
-            yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in AT_SAMPLE_SIZES[:2])
+            yield from (TriedSample(kind, values=kind, seed=seeds[0]) for kind in AT_SAMPLE_SIZES[:2])
             yield from _at_marks(ends, seeds[0], turns)
     if seeds:
         kinds = AT_SAMPLE_SIZES[2:] if others else AT_SAMPLE_SIZES
         if not others:
             yield from _at_marks(ends, seeds[0], turns)
-        yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in (*kinds, *ends) if kind != "marks")
+        yield from (TriedSample(kind, values=kind, seed=seeds[0]) for kind in (*kinds, *ends) if kind != "marks")
         for found in empty_sizes(sizes, conditions):
-            yield Sample("sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items()), found)
+            yield TriedSample("sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items()), found)
 
 
-def _at_marks(ends: Sequence[str], seed: int, turns: int) -> Iterator[Sample]:
+def _at_marks(ends: Sequence[str], seed: int, turns: int) -> Iterator[TriedSample]:
     """Sets of inputs at numbers that the module or the file compares with."""
     for turn in range(turns if "marks" in ends else 0):
         name = f"marks {turn + 1}" if turn else "marks"
-        yield Sample(name, values="marks", seed=seed + _DRAWS_A_SEED * turn, turn=turn)
+        yield TriedSample(name, values="marks", seed=seed + _DRAWS_A_SEED * turn, turn=turn)
 
 
-def cheapest_first(shares: Sequence[tuple[Sample, float]], seeds: Sequence[int]) -> list[tuple[Sample, float]]:
+def cheapest_first(
+    shares: Sequence[tuple[TriedSample, float]], seeds: Sequence[int]
+) -> list[tuple[TriedSample, float]]:
     """Sets of inputs, with how large they are, where not all can be tried: small sizes have all kinds of values, too. The
     first has unequal sizes of 2 at least, where there are such: nothing is summed or compared along an axis of 1. Numbers
     at thresholds follow at the same sizes.

@@ -39,7 +39,7 @@ _NEAR = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class InputValues:
     """The values that an input may hold: floats of a mean and a deviation, integers from ``low`` to ``high``, or a mask."""
 
     role: Role
@@ -59,32 +59,32 @@ class Values:
     @staticmethod
     def of(
         tensor: torch.Tensor, rows: tuple[int, int] | None, marks: Marks = NONE, *, is_narrow: bool = False
-    ) -> Values:
+    ) -> InputValues:
         """The values of the example inputs; ``rows`` are the least and the largest integer that picks a row of a
         table."""
         if not tensor.numel():
-            return Values("empty")
+            return InputValues("empty")
         if tensor.is_complex():
             parts = torch.view_as_real(tensor.resolve_conj()).double()
-            return Values("complex", marks=marks, deviation=float(parts.std(correction=0)) or 1.0)
+            return InputValues("complex", marks=marks, deviation=float(parts.std(correction=0)) or 1.0)
         if rows is not None and not tensor.is_floating_point() and tensor.dtype != torch.bool:
-            return Values("ids", *rows, marks=_within(marks, *rows))
+            return InputValues("ids", *rows, marks=_within(marks, *rows))
         if tensor.dtype == torch.bool or _is_mask(tensor):
-            return Values("mask")
+            return InputValues("mask")
         if tensor.is_floating_point():
             wide = tensor.cpu().to(torch.float64)
             wide = wide[torch.isfinite(wide)] if not bool(torch.isfinite(wide).all()) else wide
             if not wide.numel():
-                return Values("empty")
+                return InputValues("empty")
             if is_narrow:
                 marks = replace(marks, numbers=tuple(each for each in marks.numbers if _in_float16(each)))
             mean, deviation = float(wide.mean()), float(wide.std(correction=0)) or 1.0
-            return Values("floats", mean=mean, deviation=deviation, marks=marks, is_narrow=is_narrow)
+            return InputValues("floats", mean=mean, deviation=deviation, marks=marks, is_narrow=is_narrow)
         limits, most = torch.iinfo(tensor.dtype), _MOST_WHOLE // tensor.numel()
         marks = _within(marks, max(limits.min, -most), min(limits.max, most))
-        return Values("ids", int(tensor.min()), int(tensor.max()), True, marks=marks)
+        return InputValues("ids", int(tensor.min()), int(tensor.max()), True, marks=marks)
 
-    def at(self, sizes: Mapping[str, int], others: Mapping[str, int]) -> Values:
+    def at(self, sizes: Mapping[str, int], others: Mapping[str, int]) -> InputValues:
         """The same at other sizes: a table of as many rows as a size has as many as that has there."""
         counts = [others[name] for name, size in sizes.items() if name in others and size == self.high + 1]
         if self.role != "ids" or self.is_open or not counts or not min(counts):
@@ -160,12 +160,12 @@ def _within(marks: Marks, low: int, high: int) -> Marks:
     return Marks(whole=tuple(number for number in marks.whole if low <= number <= high), is_wide=marks.is_wide)
 
 
-def _draw_complex(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+def _draw_complex(values: InputValues, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
     return torch.view_as_complex(draw_floats(values, torch.view_as_real(like.resolve_conj()), kind, generator))
 
 
 def _whole_at_marks(
-    values: Values, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator
+    values: InputValues, drawn: torch.Tensor, like: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
     """Integers at, behind and before the marks; of many a quarter as they were drawn. Integers below zero are tried only
     where a mark is."""
@@ -182,7 +182,7 @@ def _places_at_marks(count: int) -> int:
     return max(3 * count // 4, min(count, 4))
 
 
-def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+def _draw_ids(values: InputValues, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
     """With both ends of the range, and with the lowest numbers, which often mean something: padding, begin, end."""
     low, high = values.low, values.high
     if kind == "large" and values.is_open:
@@ -215,7 +215,7 @@ def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Ge
     return drawn.reshape(like.shape).to(like.dtype)
 
 
-def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+def _draw_mask(values: InputValues, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
     """The mask values of an input: in each row some are masked, at its end, at its begin in every other row; all alternate where
     rows are short. Bools of
     one a row are switches, which are turned.
@@ -248,7 +248,7 @@ def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.G
     return mask.reshape(like.shape).to(like.dtype)
 
 
-_DRAW: dict[str, Callable[[Values, torch.Tensor, str, torch.Generator], torch.Tensor]] = {
+_DRAW: dict[str, Callable[[InputValues, torch.Tensor, str, torch.Generator], torch.Tensor]] = {
     "floats": draw_floats,
     "complex": _draw_complex,
     "ids": _draw_ids,

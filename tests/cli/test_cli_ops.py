@@ -100,7 +100,7 @@ def test_overloads_that_are_refused_by_name_count_as_missing() -> None:
     ("missing", [], True), ("refused", [11], True), ("torchlib", [18], True),
 ])  # fmt: skip
 def test_is_missing_at_opset_17(source: str, since: list[int], missing: bool) -> None:
-    row = ops.Row(overload="aten.x.default", source=source, since=since, measured=True, complex=False, form="")
+    row = ops.ListedRow(overload="aten.x.default", source=source, since=since, measured=True, complex=False, form="")
     assert ops.is_missing(row, 17) is missing
 
 

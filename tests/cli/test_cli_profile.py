@@ -188,7 +188,7 @@ def test_probes_find_torchs_functions_and_give_them_back() -> None:
 def test_torchs_phases_fill_its_time(tmp_path: Path) -> None:
     source = Source("net", torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), (torch.randn(2, 4),))
     with profile_measure._undisturbed():
-        run = profile_measure.dynamo(profile_measure.Job(source, tmp_path / "m.onnx"), True)
+        run = profile_measure.dynamo(profile_measure.ProfileJob(source, tmp_path / "m.onnx"), True)
     assert run.events is not None
     names = [child.name for child in run.events.children]
     for phase in ("registry", "capture", "decompose", "translate", "optimize", "save"):

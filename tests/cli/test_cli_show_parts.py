@@ -13,7 +13,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import fx2onnx
-from fx2onnx.cli.show_parts import WeightFacts, owner_of
+from fx2onnx.cli.show_parts import ShownWeight, owner_of
 from fx2onnx.irx.names import SCOPES, STACK_TRACE, scope_of, source_of
 from tests.cli.support import invoke
 
@@ -154,7 +154,7 @@ def test_lines_as_exporters_write_them() -> None:
 
 def test_a_weight_belongs_to_the_module_of_its_name() -> None:
     """An embedding that the head reads first is still the embedding's."""
-    weight = WeightFacts("embed.weight", "FLOAT", [4, 2], 32, (), ["head", "embed"])
+    weight = ShownWeight("embed.weight", "FLOAT", [4, 2], 32, (), ["head", "embed"])
     assert owner_of(weight, {"", "embed", "head"}) == "embed"
     assert owner_of(weight, {"", "head"}) == "head"
 

@@ -16,8 +16,8 @@ import torch
 import fx2onnx
 from fx2onnx.exporting.result import ExportedFolder
 from fx2onnx.sources import Source
-from fx2onnx.verify.locating.first_wrong import Difference as ValueDifference
 from fx2onnx.verify.locating.first_wrong import FirstWrong
+from fx2onnx.verify.locating.first_wrong import NodeDifference as ValueDifference
 
 
 class Unknown(torch.nn.Module):

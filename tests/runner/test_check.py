@@ -14,7 +14,7 @@ from test_hostile_files import external_model
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.semantics.check import check_model, open_file
-from fx2onnx.semantics.reading.load import LoadedModel, load_model
+from fx2onnx.semantics.reading.load import LoadedProto, load_model
 from tests.cli.support import invoke
 
 COMMANDS = [
@@ -74,14 +74,14 @@ def test_each_command_names_the_file_and_what_is_wrong(command: list[str], tmp_p
     ids=["operator", "domain", "old", "private", "contrib", "readers"],
 )  # fmt: skip
 def test_operators_without_a_kernel_are_no_errors(proto: onnx.ModelProto) -> None:
-    check_model(LoadedModel(proto, ()))
+    check_model(LoadedProto(proto, ()))
 
 
 def test_other_things_beside_an_unknown_operator_are_checked() -> None:
     proto = unknown_domain()
     proto.graph.node.add(op_type="Neg", input=["missing"], output=["z"])
     with pytest.raises(UserError, match="made nowhere"):
-        check_model(LoadedModel(proto, ()))
+        check_model(LoadedProto(proto, ()))
 
 
 def test_files_of_weights_are_not_opened(tmp_path: Path) -> None:
@@ -93,11 +93,11 @@ def test_files_of_weights_are_not_opened(tmp_path: Path) -> None:
     shape.data_location = TensorProto.EXTERNAL
     shape.external_data.add(key="location", value="missing.bin")
     proto.graph.initializer.append(shape)
-    check_model(LoadedModel(proto, (str(tmp_path),)))  # nothing is said of numbers that were not read
+    check_model(LoadedProto(proto, (str(tmp_path),)))  # nothing is said of numbers that were not read
     proto.graph.node.append(helper.make_node("MatMul", ["w", "w"], ["u"]))
     proto.graph.initializer[0].dims[:] = [3, 4]
     with pytest.raises(UserError, match=r"claims 16 external bytes"):
-        check_model(LoadedModel(proto, (str(tmp_path),)))
+        check_model(LoadedProto(proto, (str(tmp_path),)))
 
 
 def test_names_in_functions_that_nothing_calls_are_text() -> None:
@@ -124,7 +124,7 @@ def test_numbers_that_others_are_divided_by_are_positive() -> None:
     node = helper.make_node("DepthToSpace", ["x"], ["y"], blocksize=0)
     proto = model([node], [value("x", [1, 4, 2, 2])], [value("y", [None] * 4)])
     with pytest.raises(UserError, match="above 0"):
-        check_model(LoadedModel(proto, ()))
+        check_model(LoadedProto(proto, ()))
 
 
 def test_inputs_too_large_to_draw_are_an_error(tmp_path: Path) -> None:

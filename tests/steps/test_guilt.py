@@ -119,7 +119,7 @@ def test_a_file_that_differs_whatever_is_left_out_is_not_written(
 
 
 def test_the_first_of_many_edits_is_found() -> None:
-    trace = stages.Trace(steps=[("fold", 3), ("fuse", 40), ("dead", 0), ("fuse", 5)])
+    trace = stages.StageTrace(steps=[("fold", 3), ("fuse", 40), ("dead", 0), ("fuse", 5)])
     for guilty in [(1, 1), (1, 17), (1, 40), (0, 2), (3, 5)]:
         asked = []
 

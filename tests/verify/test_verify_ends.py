@@ -11,7 +11,7 @@ from fx2onnx import verify
 from fx2onnx.verify.float_values import FLOAT_ENDS, NEEDS_RANGE, SPOILING
 from fx2onnx.verify.marks import Marking, Marks
 from fx2onnx.verify.samples import other_sizes
-from fx2onnx.verify.values import ENDS, Values
+from fx2onnx.verify.values import ENDS, InputValues
 from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(7)
@@ -132,21 +132,21 @@ def test_sizes_behind_a_window() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_ends_stay_within_a_dtype(dtype: torch.dtype) -> None:
     like, marks = torch.randn(4, 6).to(dtype), Marks((0.0, 0.5, 500.0))
-    values = Values.of(like, None, marks)
+    values = InputValues.of(like, None, marks)
     assert values.ends(like) == {"marks", *FLOAT_ENDS}
     for kind in set(ENDS) - SPOILING - (NEEDS_RANGE if dtype in (torch.float16, torch.bfloat16) else set()):
         drawn = values.draw(like, kind, torch.Generator().manual_seed(0))
         assert drawn.dtype == dtype
         assert bool(torch.isfinite(drawn).all())
     assert values.of(like, None, Marks(whole=(1 << 40,))).ends(like) == set(FLOAT_ENDS)
-    turned = Values.of(COMPLEX[:1, :1].conj(), None).draw(COMPLEX.conj(), "seed", torch.Generator().manual_seed(0))
+    turned = InputValues.of(COMPLEX[:1, :1].conj(), None).draw(COMPLEX.conj(), "seed", torch.Generator().manual_seed(0))
     assert turned.shape == COMPLEX.shape
     small = torch.full((3,), 9, dtype=torch.uint8)
-    assert Values.of(small, None, Marks(whole=(4, 255, 300))).marks.whole == (4, 255)
-    assert Values.of(WHOLE, (0, 39), Marks(whole=(0, 39, 40))).marks.whole == (0, 39)
+    assert InputValues.of(small, None, Marks(whole=(4, 255, 300))).marks.whole == (4, 255)
+    assert InputValues.of(WHOLE, (0, 39), Marks(whole=(0, 39, 40))).marks.whole == (0, 39)
     ones = torch.ones(2, 3, dtype=torch.int64)
-    assert Values.of(ones, None).ends(ones) == {"masked", "hidden"}
-    assert Values.of(ones.to(dtype), None).ends(ones.to(dtype)) == {"masked", "hidden", "between"}
+    assert InputValues.of(ones, None).ends(ones) == {"masked", "hidden"}
+    assert InputValues.of(ones.to(dtype), None).ends(ones.to(dtype)) == {"masked", "hidden", "between"}
 
 
 class Edges(nn.Module):

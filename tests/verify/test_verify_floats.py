@@ -15,7 +15,7 @@ from fx2onnx.judge.verdict import Row
 from fx2onnx.verify.float_values import BY_ANY_ENGINE, FLOAT_ENDS, NEEDS_RANGE, SPOILING, WITHOUT_NUMBERS
 from fx2onnx.verify.marks import NONE
 from fx2onnx.verify.outputs import _without_habits
-from fx2onnx.verify.values import Values
+from fx2onnx.verify.values import InputValues
 from tests.verify.given import Forward, Given
 
 GENERATOR = torch.Generator().manual_seed(11)
@@ -89,13 +89,13 @@ def test_what_is_masked_in_an_attention() -> None:
     tried = {each.values for each in verdict.tried}
     assert "signed" in tried
     assert not tried & SPOILING
-    values = Values.of(mask, None, NONE)
+    values = InputValues.of(mask, None, NONE)
     for kind in ("seed", "large", "signed", "nan"):
         drawn = values.draw(mask, kind, torch.Generator().manual_seed(0))
         assert torch.equal(drawn.isneginf(), mask.isneginf())
     assert not bool(drawn.isnan().all())
     assert torch.equal(
-        Values.of(mask - torch.inf, None, NONE).draw(mask - torch.inf, "seed", GENERATOR), mask - torch.inf
+        InputValues.of(mask - torch.inf, None, NONE).draw(mask - torch.inf, "seed", GENERATOR), mask - torch.inf
     )
 
 
@@ -133,7 +133,7 @@ def test_files_that_round_to_codes_are_tried_on_numbers_alone() -> None:
 
 
 def test_what_is_drawn() -> None:
-    values = Values.of(X, None, NONE)
+    values = InputValues.of(X, None, NONE)
     assert set(FLOAT_ENDS) <= values.ends(X)
     drawn = {kind: values.draw(X, kind, torch.Generator().manual_seed(0)) for kind in FLOAT_ENDS}
     for kind, numbers in drawn.items():

@@ -26,8 +26,8 @@ from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.locating.aten_values import ValueStore
 from fx2onnx.verify.module_state import _difference
 from fx2onnx.verify.rounding import Moved
-from fx2onnx.verify.samples import Maker, Sample, borders, cheapest_first, other_sizes, planned
-from fx2onnx.verify.values import KINDS, Values
+from fx2onnx.verify.samples import Maker, TriedSample, borders, cheapest_first, other_sizes, planned
+from fx2onnx.verify.values import KINDS, InputValues
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 IDS = torch.tensor([[3, 1, 2]])
@@ -113,30 +113,30 @@ def test_what_values_may_be() -> None:
     """Ids over the whole range with both ends, masks with padding on both sides, floats at other scales, ties, zeros."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 5, (4, 16))
-    assert Values.of(ids, (0, 99)).draw(ids, "seed", generator).unique().tolist()[0::1000] == [0]
-    assert int(Values.of(ids, (0, 99)).draw(ids, "seed", generator).max()) == 99
-    assert int(Values.of(ids, None).draw(ids, "seed", generator).max()) <= 4
+    assert InputValues.of(ids, (0, 99)).draw(ids, "seed", generator).unique().tolist()[0::1000] == [0]
+    assert int(InputValues.of(ids, (0, 99)).draw(ids, "seed", generator).max()) == 99
+    assert int(InputValues.of(ids, None).draw(ids, "seed", generator).max()) <= 4
     ones = torch.ones(4, 16, dtype=torch.int64)
-    padded = Values.of(ones, None).draw(ones, "seed", generator)
+    padded = InputValues.of(ones, None).draw(ones, "seed", generator)
     assert padded[:, 0].tolist() == [1, padded[1, 0], 1, padded[3, 0]]
     assert not padded[:, -1].all()
     assert not padded[:, 0].all() or not padded[1::2].all()
     assert bool((padded.sum(1) >= 8).all())
     floats = torch.randn(64, 8)
-    values = Values.of(floats, None)
+    values = InputValues.of(floats, None)
     by_kind = {kind: values.draw(floats, kind, generator) for kind in KINDS}
     assert float(by_kind["large"].std()) > 8 * float(by_kind["seed"].std()) > 1000 * float(by_kind["small"].std())
     assert len(by_kind["ties"].unique()) < 16 < len(by_kind["seed"].unique())
     assert torch.equal(by_kind["sample"], floats)
-    assert Values.of(torch.zeros(2, 3), None).role == "floats"
-    assert Values.of(torch.ones(2, 3), None).role == "mask"
-    assert Values.of(torch.tensor([True]), None).role == "mask"
+    assert InputValues.of(torch.zeros(2, 3), None).role == "floats"
+    assert InputValues.of(torch.ones(2, 3), None).role == "mask"
+    assert InputValues.of(torch.tensor([True]), None).role == "mask"
 
 
 def test_numbers_that_stand_repeatedly_stay_where_all_else_fails() -> None:
     """Such as the places of an image in a text."""
     text = torch.tensor([[1, 9, 9, 9, 2, 3, 4, 5]])
-    mild = Values.of(text, (0, 99)).milder(text, "seed", torch.Generator().manual_seed(0))
+    mild = InputValues.of(text, (0, 99)).milder(text, "seed", torch.Generator().manual_seed(0))
     assert mild[0, 1:4].tolist() == [9, 9, 9]
     assert sorted(mild[0].tolist()) == sorted(text[0].tolist())
     assert not torch.equal(mild, text)
@@ -277,8 +277,8 @@ def test_the_runner_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_little_can_be_tried_small_unequal_sizes_come_first_and_nothing_last() -> None:
-    tried = [Sample("seed 1", values="seed"), Sample("sizes n 0", {"n": 0, "m": 4}), Sample("sizes n 1", {"n": 1, "m": 3}),
-             Sample("sizes n 2, m 2", {"n": 2, "m": 2}), Sample("sizes n 2, m 3, ties", {"n": 2, "m": 3}, "ties", 7)]  # fmt: skip
+    tried = [TriedSample("seed 1", values="seed"), TriedSample("sizes n 0", {"n": 0, "m": 4}), TriedSample("sizes n 1", {"n": 1, "m": 3}),
+             TriedSample("sizes n 2, m 2", {"n": 2, "m": 2}), TriedSample("sizes n 2, m 3, ties", {"n": 2, "m": 3}, "ties", 7)]  # fmt: skip
     ordered = cheapest_first(list(zip(tried, [1.0, 0.0, 0.1, 0.2, 0.3], strict=True)), seeds=(1,))
     assert [sample.name for sample, _ in ordered] == [
         "sizes n 2, m 3, seed", "sizes n 1", "sizes n 2, m 2", "seed 1", "sizes n 0"

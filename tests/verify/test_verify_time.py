@@ -95,12 +95,12 @@ def test_numbers_that_make_eager_run_long_are_left_out(monkeypatch: pytest.Monke
 
 @pytest.mark.long
 def test_a_judge_that_takes_too_long_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fx2onnx.verify.case import Case
+    from fx2onnx.verify.case import Trial
 
     module = Given(lambda x: (x.softmax(-1) - 0.33).sinh())
     exported = fx2onnx.export(Given(lambda x: module(x) * torch.where(x.abs().amax() > 8, 1.01, 1.0)), (X,))
     assert not verify(exported, module, (X,)).ok
-    monkeypatch.setattr(Case, "longest", lambda case, name, on_sample: 60.0 if on_sample or name != "eager" else -1.0)
+    monkeypatch.setattr(Trial, "longest", lambda case, name, on_sample: 60.0 if on_sample or name != "eager" else -1.0)
     monkeypatch.setattr(compare, "_eager", _without_end(compare._eager))
     verdict = verify(exported, module, (X,))
     assert any("takes too long" in text for text in verdict.left_out)

@@ -8,7 +8,7 @@ from typing import Any
 from fx2onnx.irx.shapes.table import (
     FLOAT,
     INT64,
-    Call,
+    ShapeCall,
     Typed,
     UnknownShape,
     as_dim,
@@ -23,14 +23,14 @@ from fx2onnx.sizes.expr import DimLike, apply, product
 
 
 @rule("Transpose")
-def _transpose(call: Call) -> list[Typed]:
+def _transpose(call: ShapeCall) -> list[Typed]:
     dims = call.dims()
     perm = call.attrs.get("perm") or tuple(reversed(range(len(dims))))
     return [(call.dtype(), tuple(dims[axis] for axis in perm))]
 
 
 @rule("Reshape")
-def _reshape(call: Call) -> list[Typed]:
+def _reshape(call: ShapeCall) -> list[Typed]:
     target = known_sizes(call.value(1))
     if target is None:
         raise UnknownShape("Reshape to a computed shape")
@@ -46,14 +46,14 @@ def _reshape(call: Call) -> list[Typed]:
 
 
 @rule("Flatten")
-def _flatten(call: Call) -> list[Typed]:
+def _flatten(call: ShapeCall) -> list[Typed]:
     dims, axis = call.dims(), call.attrs.get("axis", 1)
     axis = axis % len(dims) if axis < 0 else axis
     return [(call.dtype(), (product(dims[:axis]), product(dims[axis:])))]
 
 
 @rule("Squeeze")
-def _squeeze(call: Call) -> list[Typed]:
+def _squeeze(call: ShapeCall) -> list[Typed]:
     dims, axes = call.dims(), call.ints("axes")
     if axes is None:
         gone = {axis for axis, size in enumerate(dims) if size == 1}
@@ -63,7 +63,7 @@ def _squeeze(call: Call) -> list[Typed]:
 
 
 @rule("Unsqueeze")
-def _unsqueeze(call: Call) -> list[Typed]:
+def _unsqueeze(call: ShapeCall) -> list[Typed]:
     axes = call.ints("axes")
     if axes is None:
         raise UnknownShape("Unsqueeze of computed axes")
@@ -74,7 +74,7 @@ def _unsqueeze(call: Call) -> list[Typed]:
 
 
 @rule("Expand")
-def _expand(call: Call) -> list[Typed]:
+def _expand(call: ShapeCall) -> list[Typed]:
     target = known_sizes(call.value(1))
     if target is None:
         raise UnknownShape("Expand to a computed shape")
@@ -83,7 +83,7 @@ def _expand(call: Call) -> list[Typed]:
 
 
 @rule("Tile")
-def _tile(call: Call) -> list[Typed]:
+def _tile(call: ShapeCall) -> list[Typed]:
     repeats = known_sizes(call.value(1))
     if repeats is None:
         raise UnknownShape("Tile by computed repeats")
@@ -91,7 +91,7 @@ def _tile(call: Call) -> list[Typed]:
 
 
 @rule("Concat")
-def _concat(call: Call) -> list[Typed]:
+def _concat(call: ShapeCall) -> list[Typed]:
     dims = list(call.dims())
     axis = call.attrs["axis"] % len(dims)
     total: Any = 0
@@ -106,7 +106,7 @@ def _concat(call: Call) -> list[Typed]:
 
 
 @rule("Split")
-def _split(call: Call) -> list[Typed]:
+def _split(call: ShapeCall) -> list[Typed]:
     dims = call.dims()
     axis = call.attrs.get("axis", 0) % len(dims)
     sizes: Sequence[DimLike] | None = call.attrs.get("split") or known_sizes(call.optional("split"))
@@ -120,7 +120,7 @@ def _split(call: Call) -> list[Typed]:
 
 
 @rule("Slice")
-def _slice(call: Call) -> list[Typed]:
+def _slice(call: ShapeCall) -> list[Typed]:
     starts, ends = (known_sizes(call.optional(name)) for name in ("starts", "ends"))
     axes = call.ints("axes")
     if starts is None or ends is None:
@@ -153,7 +153,7 @@ def slice_size(size: DimLike, start: DimLike, end: DimLike, step: int) -> DimLik
 
 
 @rule("Pad")
-def _pad(call: Call) -> list[Typed]:
+def _pad(call: ShapeCall) -> list[Typed]:
     pads, dims = known_sizes(call.optional("pads")), list(call.dims())
     if pads is None:
         raise UnknownShape("Pad by computed pads")
@@ -164,14 +164,14 @@ def _pad(call: Call) -> list[Typed]:
 
 
 @rule("DepthToSpace")
-def _depth_to_space(call: Call) -> list[Typed]:
+def _depth_to_space(call: ShapeCall) -> list[Typed]:
     batch, channels, height, width = call.dims()
     block = call.attrs["blocksize"]
     return [(call.dtype(), (batch, as_dim(channels // (block * block)), as_dim(height * block), as_dim(width * block)))]
 
 
 @rule("SpaceToDepth")
-def _space_to_depth(call: Call) -> list[Typed]:
+def _space_to_depth(call: ShapeCall) -> list[Typed]:
     batch, channels, height, width = call.dims()
     block = call.attrs["blocksize"]
     return [
@@ -180,19 +180,19 @@ def _space_to_depth(call: Call) -> list[Typed]:
 
 
 @rule("Gather")
-def _gather(call: Call) -> list[Typed]:
+def _gather(call: ShapeCall) -> list[Typed]:
     dims = call.dims()
     axis = call.attrs.get("axis", 0) % len(dims)
     return [(call.dtype(), (*dims[:axis], *call.dims(1), *dims[axis + 1 :]))]
 
 
 @rule("GatherElements")
-def _gather_elements(call: Call) -> list[Typed]:
+def _gather_elements(call: ShapeCall) -> list[Typed]:
     return [(call.dtype(), call.dims(1))]
 
 
 @rule("GatherND")
-def _gather_nd(call: Call) -> list[Typed]:
+def _gather_nd(call: ShapeCall) -> list[Typed]:
     data, indices = call.dims(), call.dims(1)
     batch, depth = call.attrs.get("batch_dims", 0), indices[-1]
     if not isinstance(depth, int):
@@ -201,18 +201,18 @@ def _gather_nd(call: Call) -> list[Typed]:
 
 
 @rule("Shape")
-def _shape(call: Call) -> list[Typed]:
+def _shape(call: ShapeCall) -> list[Typed]:
     count = len(range(rank_of(call.value(0)))[call.attrs.get("start", 0) : call.attrs.get("end")])
     return [(INT64, (count,))]
 
 
 @rule("Size")
-def _size(call: Call) -> list[Typed]:
+def _size(call: ShapeCall) -> list[Typed]:
     return [(INT64, ())]
 
 
 @rule("ConstantOfShape")
-def _constant_of_shape(call: Call) -> list[Typed]:
+def _constant_of_shape(call: ShapeCall) -> list[Typed]:
     dims = known_sizes(call.value(0))
     if dims is None:
         raise UnknownShape("ConstantOfShape of a computed shape")
@@ -221,7 +221,7 @@ def _constant_of_shape(call: Call) -> list[Typed]:
 
 
 @rule("OneHot")
-def _one_hot(call: Call) -> list[Typed]:
+def _one_hot(call: ShapeCall) -> list[Typed]:
     depth = known_sizes(call.value(1))
     if depth is None:
         raise UnknownShape("OneHot of a computed depth")
@@ -231,7 +231,7 @@ def _one_hot(call: Call) -> list[Typed]:
 
 
 @rule("TopK")
-def _top_k(call: Call) -> list[Typed]:
+def _top_k(call: ShapeCall) -> list[Typed]:
     count, dims = known_sizes(call.value(1)), list(call.dims())
     if count is None:
         raise UnknownShape("TopK of a computed k")
@@ -240,7 +240,7 @@ def _top_k(call: Call) -> list[Typed]:
 
 
 @rule("Range")
-def _range(call: Call) -> list[Typed]:
+def _range(call: ShapeCall) -> list[Typed]:
     bounds = [known_sizes(call.value(index)) for index in range(3)]
     if any(bound is None for bound in bounds):
         raise UnknownShape("Range over computed bounds")
@@ -249,5 +249,5 @@ def _range(call: Call) -> list[Typed]:
 
 
 @rule("NonZero")
-def _non_zero(call: Call) -> list[Typed]:
+def _non_zero(call: ShapeCall) -> list[Typed]:
     raise UnknownShape("NonZero's size depends on data")

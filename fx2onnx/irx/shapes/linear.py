@@ -9,8 +9,8 @@ from fx2onnx.irx.shapes.table import (
     BOOL,
     FLOAT,
     INT64,
-    Call,
     Rule,
+    ShapeCall,
     Typed,
     UnknownShape,
     as_dim,
@@ -24,7 +24,7 @@ from fx2onnx.sizes.expr import DimLike, product
 
 
 @rule("MatMul", "MatMulInteger")
-def _matmul(call: Call) -> list[Typed]:
+def _matmul(call: ShapeCall) -> list[Typed]:
     dtype = ir.DataType.INT32 if call.op_type == "MatMulInteger" else call.dtype()
     lhs, rhs = call.dims(0), call.dims(1)
     check_equal(call, lhs[-1:], rhs[-2:-1] if len(rhs) > 1 else rhs, "the sizes that are summed over")
@@ -46,7 +46,7 @@ def matmul_dims(lhs: Dims, rhs: Dims) -> Dims:
 
 
 @rule("Gemm")
-def _gemm(call: Call) -> list[Typed]:
+def _gemm(call: ShapeCall) -> list[Typed]:
     rows, depth = call.dims(0)[:: -1 if call.attrs.get("transA") else 1]
     depth_of_other, columns = call.dims(1)[:: -1 if call.attrs.get("transB") else 1]
     check_equal(call, (depth,), (depth_of_other,), "the sizes that are summed over")
@@ -59,7 +59,7 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 
 
 @rule(*(f"Reduce{name}" for name in _REDUCTIONS))
-def _reduce(call: Call) -> list[Typed]:
+def _reduce(call: ShapeCall) -> list[Typed]:
     dims, axes = call.dims(), call.ints("axes")
     if not axes:
         gone = set() if call.attrs.get("noop_with_empty_axes") else set(range(len(dims)))
@@ -69,7 +69,7 @@ def _reduce(call: Call) -> list[Typed]:
 
 
 @rule("ArgMax", "ArgMin")
-def _arg_reduce(call: Call) -> list[Typed]:
+def _arg_reduce(call: ShapeCall) -> list[Typed]:
     dims = call.dims()
     gone = {call.attrs.get("axis", 0) % len(dims)}
     return [(INT64, _reduced(dims, gone, bool(call.attrs.get("keepdims", 1))))]
@@ -80,13 +80,13 @@ def _reduced(dims: Dims, gone: set[int], keepdims: bool) -> Dims:
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def _global_pool(call: Call) -> list[Typed]:
+def _global_pool(call: ShapeCall) -> list[Typed]:
     dims = call.dims()
     return [(call.dtype(), dims[:2] + (1,) * (len(dims) - 2))]
 
 
 @rule("Conv")
-def _conv(call: Call) -> list[Typed]:
+def _conv(call: ShapeCall) -> list[Typed]:
     dims, kernel = call.dims(), call.dims(1)
     check_equal(call, dims[1:2], (as_dim(kernel[1] * call.attrs.get("group", 1)),), "channels")
     spatial = window_dims(call, dims[2:], kernel[2:])
@@ -94,13 +94,13 @@ def _conv(call: Call) -> list[Typed]:
 
 
 @rule("MaxPool", "AveragePool", "LpPool")
-def _pool(call: Call) -> list[Typed]:
+def _pool(call: ShapeCall) -> list[Typed]:
     dims = call.dims()
     typed: Typed = (call.dtype(), (*dims[:2], *window_dims(call, dims[2:], tuple(call.attrs["kernel_shape"]))))
     return [typed, (INT64, typed[1])][: call.num_outputs]
 
 
-def window_dims(call: Call, dims: Dims, kernel: Dims) -> Dims:
+def window_dims(call: ShapeCall, dims: Dims, kernel: Dims) -> Dims:
     """Output sizes of a sliding window with ``pads``, ``strides``, ``dilations`` and ``ceil_mode``."""
     rank, attrs = len(dims), call.attrs
     if attrs.get("auto_pad", "NOTSET") != "NOTSET":
@@ -128,61 +128,61 @@ COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEq
     *("InstanceNormalization", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "PRelu", "Trilu"),
     *("RMSNormalization", "ReverseSequence", "RotaryEmbedding", "ScatterElements", "ScatterND", "Softmax"),
 )
-def _same(call: Call) -> list[Typed]:
+def _same(call: ShapeCall) -> list[Typed]:
     first = (call.dtype(), call.dims())
     return [first] + [(BOOL, call.dims())] * (call.num_outputs - 1)
 
 
 @rule(*(BROADCASTING - COMPARISONS - {"Where"}))
-def _binary(call: Call) -> list[Typed]:
+def _binary(call: ShapeCall) -> list[Typed]:
     return [(call.dtype(), _broadcast(call))]
 
 
-def _broadcast(call: Call) -> Dims:
+def _broadcast(call: ShapeCall) -> Dims:
     shapes = [call.dims(i) for i in range(len(call.inputs))]
     check_broadcast(call, *shapes)
     return broadcast_dims(*shapes)
 
 
 @rule(*COMPARISONS)
-def _compare(call: Call) -> list[Typed]:
+def _compare(call: ShapeCall) -> list[Typed]:
     return [(BOOL, _broadcast(call))]
 
 
 @rule("IsNaN", "IsInf")
-def _predicate(call: Call) -> list[Typed]:
+def _predicate(call: ShapeCall) -> list[Typed]:
     return [(BOOL, call.dims())]
 
 
 @rule("Where")
-def _where(call: Call) -> list[Typed]:
+def _where(call: ShapeCall) -> list[Typed]:
     return [(call.dtype(1), _broadcast(call))]
 
 
 @rule("Cast", "RandomNormalLike", "RandomUniformLike", "EyeLike")
-def _cast(call: Call) -> list[Typed]:
+def _cast(call: ShapeCall) -> list[Typed]:
     target = call.attrs.get("to", call.attrs.get("dtype"))
     return [(call.dtype() if target is None else ir.DataType(target), call.dims())]
 
 
 @rule("RandomNormal", "RandomUniform")
-def _random(call: Call) -> list[Typed]:
+def _random(call: ShapeCall) -> list[Typed]:
     return [(ir.DataType(call.attrs.get("dtype", 1)), tuple(call.attrs["shape"]))]
 
 
 @rule("CastLike")
-def _cast_like(call: Call) -> list[Typed]:
+def _cast_like(call: ShapeCall) -> list[Typed]:
     return [(call.dtype(1), call.dims())]
 
 
 @rule("BatchNormalization")
-def _batch_norm(call: Call) -> list[Typed]:
+def _batch_norm(call: ShapeCall) -> list[Typed]:
     check_equal(call, call.dims()[1:2], call.dims(1), "channels")
     return [(call.dtype(), call.dims())] + [(call.dtype(3), call.dims(3))] * (call.num_outputs - 1)
 
 
 @rule("LayerNormalization")
-def _layer_norm(call: Call) -> list[Typed]:
+def _layer_norm(call: ShapeCall) -> list[Typed]:
     dims = call.dims()
     axis = call.attrs.get("axis", -1) % len(dims)
     check_broadcast(call, dims, call.dims(1))
@@ -191,7 +191,7 @@ def _layer_norm(call: Call) -> list[Typed]:
 
 
 @rule("QuantizeLinear")
-def _quantize(call: Call) -> list[Typed]:
+def _quantize(call: ShapeCall) -> list[Typed]:
     zero_point = call.optional("y_zero_point")
     target = call.attrs.get("output_dtype")
     dtype = dtype_of(zero_point) if zero_point is not None else ir.DataType(target) if target else ir.DataType.UINT8
@@ -199,29 +199,29 @@ def _quantize(call: Call) -> list[Typed]:
 
 
 @rule("DequantizeLinear")
-def _dequantize(call: Call) -> list[Typed]:
+def _dequantize(call: ShapeCall) -> list[Typed]:
     return [(call.dtype(1), call.dims())]
 
 
 MICROSOFT = "com.microsoft"
 
 
-def _like_first(call: Call) -> list[Typed]:
+def _like_first(call: ShapeCall) -> list[Typed]:
     return [(call.dtype(), call.dims())]
 
 
-def _skip_norm(call: Call) -> list[Typed]:
+def _skip_norm(call: ShapeCall) -> list[Typed]:
     whole, row = (call.dtype(), call.dims()), (FLOAT, (*call.dims()[:-1], 1))
     return [whole, row, row, whole]
 
 
-def _simplified_norm(call: Call) -> list[Typed]:
+def _simplified_norm(call: ShapeCall) -> list[Typed]:
     dims = call.dims()
     axis = call.attrs.get("axis", -1) % len(dims)
     return [(call.dtype(1), dims), (FLOAT, (*dims[:axis], *(1 for _ in dims[axis:])))]
 
 
-def _fused_matmul(call: Call) -> list[Typed]:
+def _fused_matmul(call: ShapeCall) -> list[Typed]:
     sides = []
     for index, name in enumerate("AB"):
         dims = call.dims(index)
@@ -231,11 +231,11 @@ def _fused_matmul(call: Call) -> list[Typed]:
     return [(call.dtype(), matmul_dims(*sides))]
 
 
-def _given(call: Call, index: int) -> Dims | None:
+def _given(call: ShapeCall, index: int) -> Dims | None:
     return call.dims(index) if index < len(call.inputs) and call.inputs[index] is not None else None
 
 
-def _multi_head(call: Call) -> list[Typed]:
+def _multi_head(call: ShapeCall) -> list[Typed]:
     query, key, value, heads = call.dims(), _given(call, 1), _given(call, 2), call.attrs["num_heads"]
     if len(query) != 3 or key is None or value is None:
         raise UnknownShape("packed heads")
@@ -249,7 +249,7 @@ def _multi_head(call: Call) -> list[Typed]:
     return found
 
 
-def _group_query(call: Call) -> list[Typed]:
+def _group_query(call: ShapeCall) -> list[Typed]:
     """The output alone: how long the cache gets is said by numbers."""
     dims = call.dims()
     if _given(call, 1) is not None:
@@ -277,7 +277,7 @@ CONTRIB: dict[tuple[str, str], Rule] = {
 the file declares."""
 
 
-def infer_contrib(domain: str, call: Call) -> list[Typed]:
+def infer_contrib(domain: str, call: ShapeCall) -> list[Typed]:
     """Output types of ``call``. Raises UnknownShape where there is no rule, or the inputs do not say."""
     found = CONTRIB.get((domain, call.op_type))
     if found is None:

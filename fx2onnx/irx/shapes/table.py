@@ -23,7 +23,7 @@ BOOL, INT64, FLOAT = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.FLOAT
 
 
 @dataclass(slots=True)
-class Call:
+class ShapeCall:
     """One operator call whose output types are wanted."""
 
     op_type: str
@@ -63,7 +63,7 @@ class Call:
         return found
 
 
-Rule: TypeAlias = Callable[[Call], list[Typed]]
+Rule: TypeAlias = Callable[[ShapeCall], list[Typed]]
 RULES: dict[str, Rule] = {}
 
 
@@ -81,7 +81,7 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def infer(call: Call) -> list[Typed]:
+def infer(call: ShapeCall) -> list[Typed]:
     """Output types of ``call``. Raises UnknownShape."""
     found = RULES.get(call.op_type)
     if found is None:
@@ -162,7 +162,7 @@ def _not_taken(schema: OpSchema, dtype: ir.DataType, opset: int) -> UserError:
     )
 
 
-def check_equal(call: Call, one: Sequence[DimLike], other: Sequence[DimLike], what: str) -> None:
+def check_equal(call: ShapeCall, one: Sequence[DimLike], other: Sequence[DimLike], what: str) -> None:
     """Raises Contradiction where the sizes are not the same."""
     if one == other:
         return
@@ -170,7 +170,7 @@ def check_equal(call: Call, one: Sequence[DimLike], other: Sequence[DimLike], wh
         raise refused(call.op_type, call.inputs, f"{what}: {_text(one)} and {_text(other)}")
 
 
-def check_broadcast(call: Call, *shapes: Dims) -> None:
+def check_broadcast(call: ShapeCall, *shapes: Dims) -> None:
     """Raises Contradiction where the shapes do not broadcast to one."""
     first = shapes[0]
     for shape in shapes[1:]:
@@ -181,7 +181,7 @@ def check_broadcast(call: Call, *shapes: Dims) -> None:
                 raise refused(call.op_type, call.inputs, f"{one} and {other} do not broadcast")
 
 
-def check_count(call: Call, dims: Dims, target: Sequence[DimLike]) -> None:
+def check_count(call: ShapeCall, dims: Dims, target: Sequence[DimLike]) -> None:
     """Raises Contradiction where ``target`` is a shape of another number of elements."""
     if differ(product(dims), product(list(target)), call.sizes):
         raise refused(call.op_type, call.inputs, f"{_text(target)} has another number of elements")

@@ -122,7 +122,7 @@ class AbstractState:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AbstractEntry:
     """A body that a step runs: surely at least once, or perhaps."""
 
     body: str
@@ -132,7 +132,7 @@ class Entry:
     """The number of iterations, where it is known if the condition stays true."""
 
 
-def entries_of(step: Step, state: AbstractState) -> list[Entry]:
+def entries_of(step: Step, state: AbstractState) -> list[AbstractEntry]:
     """The bodies that the step may run. Raises: ValueError for operands of Scan that do not fit."""
     kernel = step.kernel
     found = (
@@ -141,7 +141,7 @@ def entries_of(step: Step, state: AbstractState) -> list[Entry]:
     return found(step, state) if found is not None else []
 
 
-def outcome_of(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
+def outcome_of(step: Step, entries: Sequence[AbstractEntry], results: Sequence[AbstractValues]) -> AbstractValues:
     """The facts that are known of the step's outputs, given those on its bodies' outputs."""
     return _OUTCOMES[step.op_type](step, entries, results)
 
@@ -153,14 +153,14 @@ def _scalar(value: AbstractValue | None) -> int | None:
     return int(value.array.reshape(())) if value.array.size == 1 and value.array.dtype.kind in "biu" else None
 
 
-def _if_entries(step: Step, state: AbstractState) -> list[Entry]:
+def _if_entries(step: Step, state: AbstractState) -> list[AbstractEntry]:
     condition = _scalar(state.values(step)[0])
     if condition is None:
-        return [Entry(name, (), False) for name in ("then_branch", "else_branch")]
-    return [Entry("then_branch" if condition else "else_branch", (), True)]
+        return [AbstractEntry(name, (), False) for name in ("then_branch", "else_branch")]
+    return [AbstractEntry("then_branch" if condition else "else_branch", (), True)]
 
 
-def _if_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
+def _if_outcome(step: Step, entries: Sequence[AbstractEntry], results: Sequence[AbstractValues]) -> AbstractValues:
     if len(entries) == 1:
         return results[0]
     return [
@@ -176,7 +176,7 @@ def _same_shape(one: AbstractValue, other: AbstractValue) -> bool:
     return bool(first.shape == second.shape and first.dtype == second.dtype)
 
 
-def _loop_entries(step: Step, state: AbstractState) -> list[Entry]:
+def _loop_entries(step: Step, state: AbstractState) -> list[AbstractEntry]:
     trip_count, condition, *carried = [*state.values(step), None, None][: max(2, step.n_inputs)]
     has_count, has_condition = (step.n_inputs > place and step.inputs[place] >= 0 for place in (0, 1))
     length, keeps_on = _scalar(trip_count), _scalar(condition)
@@ -187,14 +187,14 @@ def _loop_entries(step: Step, state: AbstractState) -> list[Entry]:
         AbstractValue(np.array(True), True),
         *map(_shape_only, carried),
     ]
-    return [Entry("body", inputs, is_counted and starts, length if starts else None)]
+    return [AbstractEntry("body", inputs, is_counted and starts, length if starts else None)]
 
 
 def _shape_only(value: AbstractValue | None) -> AbstractValue | None:
     return None if value is None else value.shape_only()
 
 
-def _loop_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
+def _loop_outcome(step: Step, entries: Sequence[AbstractEntry], results: Sequence[AbstractValues]) -> AbstractValues:
     entry, again, rest = entries[0], results[0][:1], results[0][1:]
     if len(rest) != len(step.outputs) or len(rest) < len(entry.inputs) - 2:
         return []
@@ -203,12 +203,12 @@ def _loop_outcome(step: Step, entries: Sequence[Entry], results: Sequence[Abstra
     return [*carried, *(_stacked(value, entry.length if always else None) for value in stacked)]
 
 
-def _scan_entries(step: Step, state: AbstractState) -> list[Entry]:
+def _scan_entries(step: Step, state: AbstractState) -> list[AbstractEntry]:
     values, attrs = state.values(step), step.attrs
     n_state = len(values) - attrs["num_scan_inputs"]
     sequences = [value for value in values[max(n_state, 0) :] if value is not None]
     if n_state >= 0 and len(sequences) < attrs["num_scan_inputs"]:
-        return [Entry("body", [*map(_shape_only, values[:n_state]), *[None] * attrs["num_scan_inputs"]], False)]
+        return [AbstractEntry("body", [*map(_shape_only, values[:n_state]), *[None] * attrs["num_scan_inputs"]], False)]
     arrays = [value.array for value in sequences]
     axes, length = scan_layout(arrays, len(values), attrs["num_scan_inputs"], attrs.get("scan_input_axes"))
     slices = [
@@ -217,7 +217,7 @@ def _scan_entries(step: Step, state: AbstractState) -> list[Entry]:
     ]
     inputs = [*map(_shape_only, values[:n_state]), *slices]
     _check_declared(step.bodies["body"], inputs)
-    return [Entry("body", inputs, length > 0, length)]
+    return [AbstractEntry("body", inputs, length > 0, length)]
 
 
 def _check_declared(body: Program, inputs: AbstractValues) -> None:
@@ -244,7 +244,7 @@ def _check_rank_of_results(body: Program, results: AbstractValues) -> None:
             raise ValueError(f"the body declares {slot.name!r} of shape {what}")
 
 
-def _scan_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
+def _scan_outcome(step: Step, entries: Sequence[AbstractEntry], results: Sequence[AbstractValues]) -> AbstractValues:
     _check_rank_of_results(step.bodies["body"], results[0])
     entry = entries[0]
     n_state = step.n_inputs - step.attrs["num_scan_inputs"]
@@ -275,12 +275,12 @@ def _stacked(value: AbstractValue | None, length: int | None, axis: int = 0) -> 
     return AbstractValue(abstract_array(tuple(shape), value.array.dtype), False)
 
 
-_ENTRIES: dict[str, Callable[[Step, AbstractState], list[Entry]]] = {
+_ENTRIES: dict[str, Callable[[Step, AbstractState], list[AbstractEntry]]] = {
     "If": _if_entries,
     "Loop": _loop_entries,
     "Scan": _scan_entries,
 }
-_OUTCOMES: dict[str, Callable[[Step, Sequence[Entry], Sequence[AbstractValues]], AbstractValues]] = {
+_OUTCOMES: dict[str, Callable[[Step, Sequence[AbstractEntry], Sequence[AbstractValues]], AbstractValues]] = {
     "If": _if_outcome,
     "Loop": _loop_outcome,
     "Scan": _scan_outcome,

@@ -18,7 +18,7 @@ from fx2onnx.semantics import kernels  # noqa: F401  (which names the file of ea
 from fx2onnx.semantics.limits import MAX_NESTING, MAX_STEPS
 from fx2onnx.semantics.reading.attributes import attribute_value, resolved
 from fx2onnx.semantics.reading.gradient import add_gradient
-from fx2onnx.semantics.reading.load import LoadedModel, check_domain, check_presence, functions_of, opsets_of
+from fx2onnx.semantics.reading.load import LoadedProto, check_domain, check_presence, functions_of, opsets_of
 from fx2onnx.semantics.reading.nodes import (
     GRAPH,
     NodeText,
@@ -69,7 +69,7 @@ class BuildContext:
     expanding: list[str] = field(default_factory=list)
 
 
-def build_program(loaded: LoadedModel, replaced: Mapping[str, Any] | None = None, *, runs: bool = True) -> Program:
+def build_program(loaded: LoadedProto, replaced: Mapping[str, Any] | None = None, *, runs: bool = True) -> Program:
     """The Program of the model's main graph, without dead steps. ``runs=False`` builds one to look at: weights in other files
     are not opened, and a node that the runner has no kernel for is a step of which nothing is known.
 
@@ -84,7 +84,7 @@ def build_program(loaded: LoadedModel, replaced: Mapping[str, Any] | None = None
         raise UserError("E303", "the model is garbled", why=text) from error
 
 
-def _build(loaded: LoadedModel, replaced: Mapping[str, Any], runs: bool) -> Program:
+def _build(loaded: LoadedProto, replaced: Mapping[str, Any], runs: bool) -> Program:
     proto = loaded.proto
     ir_version = check_presence(proto)
     check_text((graph := proto.graph).name)

@@ -22,7 +22,7 @@ from fx2onnx.semantics.schemas import newest_opset
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
+class LoadedProto:
     """A model, the folders its external data may lie in, and weights that are in memory already, by name."""
 
     proto: onnx.ModelProto
@@ -31,28 +31,28 @@ class LoadedModel:
     held: Mapping[str, Any] = field(default_factory=dict)
 
 
-def load_model(source: Any, external_folder: str = "") -> LoadedModel:
+def load_model(source: Any, external_folder: str = "") -> LoadedProto:
     """Read a model; ``build_program`` checks what it says.
 
     Raises: UserError E302 for a file that cannot be read, E303 for bytes that are no model, E001 for another type.
     """
     folders: tuple[str, ...] = (external_folder,) if external_folder else ()
     if isinstance(source, onnx.ModelProto):
-        return LoadedModel(source, folders)
+        return LoadedProto(source, folders)
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         # A hub cache keeps links to files in another folder: both the link's and its target's folder are the model's.
         folders += (os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path)))
-        return LoadedModel(_parse(_read(path), path), folders, path)
+        return LoadedProto(_parse(_read(path), path), folders, path)
     content = content_of(source)
     if content is not None:
-        return LoadedModel(_parse(content, "the given bytes"), folders)
+        return LoadedProto(_parse(content, "the given bytes"), folders)
     if _is_onnx_ir_model(source):
         proto, held = _without_weights(source)
-        return LoadedModel(proto, folders, "", held)
+        return LoadedProto(proto, folders, "", held)
     own = getattr(source, "model_proto", None)  # of an ExportResult, and of torch's ONNXProgram
     if isinstance(own, onnx.ModelProto):
-        return LoadedModel(own, folders)
+        return LoadedProto(own, folders)
     raise UserError(
         "E001",
         f"a model is a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an ExportResult, not {type(source).__name__}",

@@ -15,10 +15,10 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.folder_commit import MANIFEST
 from fx2onnx.files.folder_files import inside, read_object
-from fx2onnx.files.pipeline_index import INDEX, PREFIX, Config, Entry, PipelineIndex, quiet, read_index
+from fx2onnx.files.pipeline_index import INDEX, PREFIX, Config, IndexEntry, PipelineIndex, quiet, read_index
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sizes.expr import Dim, Scalar, evaluate
-from fx2onnx.sources.diffusers.rows import DECODE, ENCODE, ROWS, SIZES, Call, Facts
+from fx2onnx.sources.diffusers.rows import DECODE, ENCODE, ROWS, SIZES, ComponentFacts, ComponentMethod
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.by_reference import load_mapped, quiet_loading
 from fx2onnx.sources.hf.config import CONFIG, check_config, guarded
@@ -36,7 +36,7 @@ _DTYPES = {"int64": torch.int64, "bool": torch.bool}
 class ComponentCall(torch.nn.Module):
     """``component.method(**inputs)`` with all inputs and outputs by flat names: a member of a dict or a tuple is ``NAME.KEY``."""
 
-    def __init__(self, component: torch.nn.Module, call: Call) -> None:
+    def __init__(self, component: torch.nn.Module, call: ComponentMethod) -> None:
         super().__init__()
         self.component = component
         self.call = call
@@ -86,7 +86,7 @@ def _flat_output(result: object) -> dict[str, torch.Tensor]:
 
 
 def example(
-    call: Call, module: torch.nn.Module, sizes: Mapping[str, int]
+    call: ComponentMethod, module: torch.nn.Module, sizes: Mapping[str, int]
 ) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, AxisName]]]:
     """Inputs of the call, drawn by PyTorch's random numbers, and their dynamic sizes. ``sizes`` replace those of ``SIZES``."""
     known = {**SIZES, **sizes}
@@ -194,17 +194,17 @@ class PipelineFolder:
         for key in options.keywords:
             if key not in ("component", FRAMES):
                 raise UserError("E001", f"diffusers: takes no {key}", next=f"?component=NAME or ?{FRAMES}=NUMBER")
-        frames = options.keywords.get(FRAMES, Facts.frames)
+        frames = options.keywords.get(FRAMES, ComponentFacts.frames)
         if type(frames) is not int or frames < 1:
             raise UserError("E001", f"{FRAMES} is {frames!r:.60}", next="give the number of frames of a video")
         self.frames = frames
         self.index: PipelineIndex = read_index(folder)
         self.configs = {entry.name: self._config(entry) for entry in self.index.entries if self._place(entry).is_dir()}
 
-    def _place(self, entry: Entry) -> Path:
+    def _place(self, entry: IndexEntry) -> Path:
         return inside(self.folder, entry.name)
 
-    def _config(self, entry: Entry) -> Config:
+    def _config(self, entry: IndexEntry) -> Config:
         path = inside(self.folder, f"{entry.name}/{CONFIG}")
         if not path.is_file():
             return {}
@@ -254,7 +254,7 @@ class PipelineModule:
     """A component with weights, which are read when its first part is made."""
 
     pipeline: PipelineFolder
-    entry: Entry
+    entry: IndexEntry
 
     @functools.cached_property
     def loaded(self) -> tuple[torch.nn.Module, str, list[WeightFile]]:
@@ -322,15 +322,17 @@ class PipelineModule:
         return module
 
     @functools.cached_property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ComponentMethod]:
         """The methods that are exported. They depend on the config with its defaults, so that the module is made."""
         config = self.loaded[0].config
         to_dict = getattr(config, "to_dict", None)
         stated: Config = to_dict() if to_dict else dict(cast(Config, config))
-        facts = Facts({"_class_name": self.entry.class_name, **stated}, self.pipeline.configs, self.pipeline.frames)
+        facts = ComponentFacts(
+            {"_class_name": self.entry.class_name, **stated}, self.pipeline.configs, self.pipeline.frames
+        )
         return ROWS[self.entry.class_name](facts)
 
-    def stem(self, call: Call) -> str:
+    def stem(self, call: ComponentMethod) -> str:
         """The name of the call's file without its suffix."""
         return self.entry.name + _SUFFIXES.get(call.method, "")
 
@@ -338,7 +340,7 @@ class PipelineModule:
         """The sources of the component by the name of their file, made when asked for."""
         return {self.stem(call): functools.partial(self._source, call) for call in self.calls}
 
-    def _source(self, call: Call) -> Source:
+    def _source(self, call: ComponentMethod) -> Source:
         module, origin, files = self.loaded
         options = self.pipeline.options
         sizes = {"batch": options.batch_or()} | ({} if options.seq is None else {"text_length": options.seq})

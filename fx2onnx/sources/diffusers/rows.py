@@ -38,7 +38,7 @@ _WITH_CACHE = ("Gemma2Model", "LlamaModel", "Qwen2_5_VLForConditionalGeneration"
 
 
 @dataclass(frozen=True)
-class Call:
+class ComponentMethod:
     """A method of a component, its inputs, and the arguments that are the same in every call."""
 
     method: str
@@ -47,7 +47,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ComponentFacts:
     """The config of a component, and those of all components of its pipeline by name."""
 
     config: Config
@@ -62,7 +62,7 @@ class Facts:
         return self.configs.get(component, {}).get(key)
 
 
-Row: TypeAlias = Callable[[Facts], list[Call]]
+Row: TypeAlias = Callable[[ComponentFacts], list[ComponentMethod]]
 ROWS: dict[str, Row] = {}
 
 
@@ -79,15 +79,19 @@ def row(*class_names: str) -> Callable[[Row], Row]:
     return register
 
 
-def _denoiser(**inputs: str | None) -> list[Call]:
+def _denoiser(**inputs: str | None) -> list[ComponentMethod]:
     """A forward call; an input that is None is passed as None."""
     given = {name.replace("__", "."): sizes for name, sizes in inputs.items()}
     taken = {name: sizes for name, sizes in given.items() if sizes is not None}
-    return [Call(FORWARD, taken, {name: None for name, sizes in given.items() if sizes is None and "." not in name})]
+    return [
+        ComponentMethod(
+            FORWARD, taken, {name: None for name, sizes in given.items() if sizes is None and "." not in name}
+        )
+    ]
 
 
 @row("UNet2DConditionModel")
-def unet_2d_condition(c: Facts) -> list[Call]:
+def unet_2d_condition(c: ComponentFacts) -> list[ComponentMethod]:
     inputs: dict[str, str | None] = {
         "sample": f"batch {c['in_channels']} height width",
         "timestep": "",
@@ -106,7 +110,7 @@ def unet_2d_condition(c: Facts) -> list[Call]:
     return _denoiser(**inputs, **_added(c), **_residuals(c))
 
 
-def _added(c: Facts) -> dict[str, str]:
+def _added(c: ComponentFacts) -> dict[str, str]:
     """The members of ``added_cond_kwargs`` that the config asks for."""
     found, width = {}, c["projection_class_embeddings_input_dim"] or 0
     if c["addition_embed_type"] == "text_time":
@@ -121,7 +125,7 @@ def _added(c: Facts) -> dict[str, str]:
     return found
 
 
-def _residuals(c: Facts) -> dict[str, str]:
+def _residuals(c: ComponentFacts) -> dict[str, str]:
     """The features of a ControlNet, where the pipeline has one: a row for each of its blocks, sizes halved from block to block."""
     if "controlnet" not in c.configs:
         return {}
@@ -140,16 +144,16 @@ def _halved(name: str, by: int) -> str:
 
 
 @row("ControlNetModel")
-def controlnet(c: Facts) -> list[Call]:
-    (denoiser,) = unet_2d_condition(Facts(c.config, {k: v for k, v in c.configs.items() if k != "controlnet"}))
+def controlnet(c: ComponentFacts) -> list[ComponentMethod]:
+    (denoiser,) = unet_2d_condition(ComponentFacts(c.config, {k: v for k, v in c.configs.items() if k != "controlnet"}))
     factor = 2 ** (len(c["conditioning_embedding_out_channels"]) - 1)
     image = f"batch {c['conditioning_channels']} {factor}*height {factor}*width"
     inputs = {**denoiser.inputs, "controlnet_cond": image, "conditioning_scale": ""}
-    return [Call(FORWARD, inputs, denoiser.constants)]
+    return [ComponentMethod(FORWARD, inputs, denoiser.constants)]
 
 
 @row("SD3Transformer2DModel")
-def sd3(c: Facts) -> list[Call]:
+def sd3(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch {c['in_channels']} height width",
         encoder_hidden_states=f"batch text_length {c['joint_attention_dim']}",
@@ -159,7 +163,7 @@ def sd3(c: Facts) -> list[Call]:
 
 
 @row("FluxTransformer2DModel")
-def flux(c: Facts) -> list[Call]:
+def flux(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch image_tokens {c['in_channels']}",
         encoder_hidden_states=f"batch text_length {c['joint_attention_dim']}",
@@ -172,7 +176,7 @@ def flux(c: Facts) -> list[Call]:
 
 
 @row("PixArtTransformer2DModel")
-def pixart(c: Facts) -> list[Call]:
+def pixart(c: ComponentFacts) -> list[ComponentMethod]:
     sized = c["use_additional_conditions"] or (c["use_additional_conditions"] is None and c["sample_size"] == 128)
     return _denoiser(
         hidden_states=f"batch {c['in_channels']} height width",
@@ -185,7 +189,7 @@ def pixart(c: Facts) -> list[Call]:
 
 
 @row("SanaTransformer2DModel")
-def sana(c: Facts) -> list[Call]:
+def sana(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch {c['in_channels']} height width",
         encoder_hidden_states=f"batch text_length {c['caption_channels']}",
@@ -196,7 +200,7 @@ def sana(c: Facts) -> list[Call]:
 
 
 @row("HunyuanDiT2DModel")
-def hunyuan_dit(c: Facts) -> list[Call]:
+def hunyuan_dit(c: ComponentFacts) -> list[ComponentMethod]:
     rotary = f"(height//{c['patch_size']})*(width//{c['patch_size']}) {c['attention_head_dim']}"
     return _denoiser(
         hidden_states=f"batch {c['in_channels']} height width",
@@ -213,7 +217,7 @@ def hunyuan_dit(c: Facts) -> list[Call]:
 
 
 @row("PriorTransformer")
-def prior(c: Facts) -> list[Call]:
+def prior(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch {c['embedding_dim']}",
         timestep="",
@@ -224,7 +228,7 @@ def prior(c: Facts) -> list[Call]:
 
 
 @row("WanTransformer3DModel")
-def wan(c: Facts) -> list[Call]:
+def wan(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch {c['in_channels']} frames height width",
         timestep="batch",
@@ -234,7 +238,7 @@ def wan(c: Facts) -> list[Call]:
 
 
 @row("CogVideoXTransformer3DModel")
-def cogvideox(c: Facts) -> list[Call]:
+def cogvideox(c: ComponentFacts) -> list[ComponentMethod]:
     is_rotary = c["use_rotary_positional_embeddings"]
     tokens = f"frames*(height//{c['patch_size']})*(width//{c['patch_size']})"
     text = "text_length" if is_rotary else c["max_text_seq_length"]
@@ -249,7 +253,7 @@ def cogvideox(c: Facts) -> list[Call]:
 
 
 @row("LTXVideoTransformer3DModel")
-def ltx(c: Facts) -> list[Call]:
+def ltx(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch image_tokens {c['in_channels']}",
         encoder_hidden_states=f"batch text_length {c['caption_channels']}",
@@ -265,7 +269,7 @@ def ltx(c: Facts) -> list[Call]:
 
 
 @row("QwenImageTransformer2DModel")
-def qwen_image(c: Facts) -> list[Call]:
+def qwen_image(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch image_tokens {c['in_channels']}",
         encoder_hidden_states=f"batch text_length {c['joint_attention_dim']}",
@@ -279,7 +283,7 @@ def qwen_image(c: Facts) -> list[Call]:
 
 
 @row("MochiTransformer3DModel")
-def mochi(c: Facts) -> list[Call]:
+def mochi(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch {c['in_channels']} frames height width",
         encoder_hidden_states=f"batch text_length {c['text_embed_dim']}",
@@ -289,7 +293,7 @@ def mochi(c: Facts) -> list[Call]:
 
 
 @row("Lumina2Transformer2DModel")
-def lumina2(c: Facts) -> list[Call]:
+def lumina2(c: ComponentFacts) -> list[ComponentMethod]:
     return _denoiser(
         hidden_states=f"batch {c['in_channels']} height width",
         timestep="batch",
@@ -299,24 +303,24 @@ def lumina2(c: Facts) -> list[Call]:
 
 
 @row("AutoencoderKL", "AutoencoderDC")
-def image_autoencoder(c: Facts) -> list[Call]:
+def image_autoencoder(c: ComponentFacts) -> list[ComponentMethod]:
     return [
-        Call(ENCODE, {"x": f"batch {c['in_channels'] or 3} image_height image_width"}),
-        Call(DECODE, {"z": f"batch {c['latent_channels']} height width"}),
+        ComponentMethod(ENCODE, {"x": f"batch {c['in_channels'] or 3} image_height image_width"}),
+        ComponentMethod(DECODE, {"z": f"batch {c['latent_channels']} height width"}),
     ]
 
 
 @row("VQModel")
-def quantized_autoencoder(c: Facts) -> list[Call]:
+def quantized_autoencoder(c: ComponentFacts) -> list[ComponentMethod]:
     latents = f"batch {c['latent_channels']} height width"
     return [
-        Call(ENCODE, {"x": f"batch {c['in_channels']} image_height image_width"}),
-        Call(DECODE, {"h": latents}, {"force_not_quantize": True}),
+        ComponentMethod(ENCODE, {"x": f"batch {c['in_channels']} image_height image_width"}),
+        ComponentMethod(DECODE, {"h": latents}, {"force_not_quantize": True}),
     ]
 
 
 @row("AutoencoderKLWan", "AutoencoderKLQwenImage", "AutoencoderKLCogVideoX", "AutoencoderKLMochi")
-def chunked_autoencoder(c: Facts) -> list[Call]:
+def chunked_autoencoder(c: ComponentFacts) -> list[ComponentMethod]:
     """Loops of Python take frames in chunks: their number is that of the video, and of QwenImage 1."""
     images = 1 if c["_class_name"] == "AutoencoderKLQwenImage" else c.frames
     factor = c["temporal_compression_ratio"] or math.prod(
@@ -328,19 +332,19 @@ def chunked_autoencoder(c: Facts) -> list[Call]:
     if (
         c["_class_name"] == "AutoencoderKLMochi"
     ):  # chunks of all frames of a batch; its encoder's, of all pixels, have no loop
-        return [Call(DECODE, {"z": f"1 {shape}"})]
+        return [ComponentMethod(DECODE, {"z": f"1 {shape}"})]
     return [
-        Call(ENCODE, {"x": f"batch {c['in_channels'] or 3} {images} image_height image_width"}),
-        Call(DECODE, {"z": f"batch {shape}"}),
+        ComponentMethod(ENCODE, {"x": f"batch {c['in_channels'] or 3} {images} image_height image_width"}),
+        ComponentMethod(DECODE, {"z": f"batch {shape}"}),
     ]
 
 
 @row("AutoencoderKLLTXVideo")
-def video_autoencoder(c: Facts) -> list[Call]:
+def video_autoencoder(c: ComponentFacts) -> list[ComponentMethod]:
     timed = {"temb": "batch"} if c["timestep_conditioning"] else {}
     return [
-        Call(ENCODE, {"x": f"batch {c['in_channels']} image_frames image_height image_width"}),
-        Call(DECODE, {"z": f"batch {c['latent_channels']} frames height width"} | timed),
+        ComponentMethod(ENCODE, {"x": f"batch {c['in_channels']} image_frames image_height image_width"}),
+        ComponentMethod(DECODE, {"z": f"batch {c['latent_channels']} frames height width"} | timed),
     ]
 
 
@@ -356,26 +360,30 @@ def video_autoencoder(c: Facts) -> list[Call]:
     "ClapTextModelWithProjection",
     "Qwen2_5_VLForConditionalGeneration",
 )
-def text_encoder(c: Facts) -> list[Call]:
+def text_encoder(c: ComponentFacts) -> list[ComponentMethod]:
     has_states = "transformerDimensions" not in c.config  # MultilingualCLIP gives two tensors and no states
     caching = {"use_cache": False} if c["_class_name"] in _WITH_CACHE else {}
-    return [Call(FORWARD, {"input_ids": _IDS, "attention_mask": _MASK}, _STATES | caching if has_states else {})]
+    return [
+        ComponentMethod(FORWARD, {"input_ids": _IDS, "attention_mask": _MASK}, _STATES | caching if has_states else {})
+    ]
 
 
 @row("CLIPVisionModelWithProjection", "CLIPVisionModel")
-def image_encoder(c: Facts) -> list[Call]:
+def image_encoder(c: ComponentFacts) -> list[ComponentMethod]:
     size = f"batch {c['num_channels'] or 3} {c['image_size']} {c['image_size']}"
-    return [Call(FORWARD, {"pixel_values": size}, _STATES)]
+    return [ComponentMethod(FORWARD, {"pixel_values": size}, _STATES)]
 
 
 @row("StableDiffusionSafetyChecker")
-def safety_checker(c: Facts) -> list[Call]:
+def safety_checker(c: ComponentFacts) -> list[ComponentMethod]:
     size = (c["vision_config"] or {}).get("image_size", 224)
     return [
-        Call("forward_onnx", {"clip_input": f"batch 3 {size} {size}", "images": "batch 3 image_height image_width"})
+        ComponentMethod(
+            "forward_onnx", {"clip_input": f"batch 3 {size} {size}", "images": "batch 3 image_height image_width"}
+        )
     ]
 
 
 @row("SpeechT5HifiGan")
-def vocoder(c: Facts) -> list[Call]:
-    return [Call(FORWARD, {"spectrogram": f"batch spectrum_frames {c['model_in_dim']}"})]
+def vocoder(c: ComponentFacts) -> list[ComponentMethod]:
+    return [ComponentMethod(FORWARD, {"spectrogram": f"batch spectrum_frames {c['model_in_dim']}"})]

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.folder_files import read_object
-from fx2onnx.files.pipeline_index import PARTED_PREFIX, Entry
+from fx2onnx.files.pipeline_index import PARTED_PREFIX, IndexEntry
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.diffusers.kind import PipelineFolder, PipelineModule, small_files
-from fx2onnx.sources.diffusers.rows import Call
+from fx2onnx.sources.diffusers.rows import ComponentMethod
 from fx2onnx.sources.hf.config import CONFIG
 from fx2onnx.sources.hf.kind import build
 from fx2onnx.sources.source import Options
@@ -89,8 +89,8 @@ class Codec(nn.Module):
         elif config.model_type == "dac":
             books = config.n_codebooks
         self.calls = [
-            Call("encoder", {"input_values": f"batch {getattr(config, 'audio_channels', 1)} samples"}),
-            Call("decoder", {"audio_codes": f"int64 {codes.format(books)}"}),
+            ComponentMethod("encoder", {"input_values": f"batch {getattr(config, 'audio_channels', 1)} samples"}),
+            ComponentMethod("decoder", {"audio_codes": f"int64 {codes.format(books)}"}),
         ]
 
     def get_input_embeddings(self) -> SimpleNamespace:
@@ -120,9 +120,9 @@ class Transducer(nn.Module):
         width, state = config.decoder_hidden_size, f"{config.num_decoder_layers} batch {config.decoder_hidden_size}"
         mels = config.encoder_config.num_mel_bins
         self.calls = [
-            Call("encoder", {"input_features": f"batch spectrum_frames {mels}", "attention_mask": "bool batch spectrum_frames"}),
-            Call("decoder", {"input_ids": "int64 batch 1", "hidden": state, "cell": state}),
-            Call("joiner", {"encoder_output": f"batch 1 {width}", "decoder_output": f"batch 1 {width}"}),
+            ComponentMethod("encoder", {"input_features": f"batch spectrum_frames {mels}", "attention_mask": "bool batch spectrum_frames"}),
+            ComponentMethod("decoder", {"input_ids": "int64 batch 1", "hidden": state, "cell": state}),
+            ComponentMethod("joiner", {"encoder_output": f"batch 1 {width}", "decoder_output": f"batch 1 {width}"}),
         ]  # fmt: skip
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -176,7 +176,7 @@ class PartedFolder(PipelineFolder):
                 why=f"its config has normalize={stated.get('normalize')} and chunk_length_s={stated.get('chunk_length_s')}",
                 next="export one without, such as EnCodec's of 24 kHz",
             )
-        return PartedModule(self, Entry("model", "transformers", class_name))
+        return PartedModule(self, IndexEntry("model", "transformers", class_name))
 
 
 class PartedModule(PipelineModule):
@@ -189,12 +189,12 @@ class PartedModule(PipelineModule):
         return parts, made.origin.rpartition(", ")[2], list(made.weight_files)
 
     @functools.cached_property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ComponentMethod]:
         parts = self.loaded[0]
         assert isinstance(parts, Codec | Transducer)
         return parts.calls
 
-    def stem(self, call: Call) -> str:
+    def stem(self, call: ComponentMethod) -> str:
         return call.method
 
     def values(self) -> dict[str, object]:

@@ -24,8 +24,8 @@ from fx2onnx.targets.fault_entries import FaultEntry, entry_of
 from fx2onnx.targets.form import find, names
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.interface import as_file
-from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference
-from fx2onnx.verify.locating.program import OnnxFile, Program, reads_of
+from fx2onnx.verify.locating.first_wrong import FirstWrong, NodeDifference, difference
+from fx2onnx.verify.locating.program import ModuleProgram, OnnxFile, reads_of
 from fx2onnx.verify.locating.side_by_side import SideBySide, run_cut
 from fx2onnx.verify.testcase import Case
 
@@ -55,7 +55,7 @@ def nobodys(side: SideBySide, agreeing: Sequence[str]) -> Blame:
     return Blame("rounding", "", "every node agrees with PyTorch where it is fed with PyTorch's values")
 
 
-def judged_in(side: SideBySide, name: str, engine: str) -> Difference | None:
+def judged_in(side: SideBySide, name: str, engine: str) -> NodeDifference | None:
     """The value with PyTorch's values fed, in any engine; None where the engine lacks an operator."""
     nodes, given = side.given(name)
     try:
@@ -63,7 +63,7 @@ def judged_in(side: SideBySide, name: str, engine: str) -> Difference | None:
     except Exception as cause:  # each engine has classes of its own
         if lacks_operator(cause):
             return None
-        return Difference(float("inf"), 0.0, 0, 0, problem=f"fails: {first_line(cause)[:300]}")
+        return NodeDifference(float("inf"), 0.0, 0, 0, problem=f"fails: {first_line(cause)[:300]}")
     return side.judged(name, results[name], lambda: side.aten.exact(name))
 
 
@@ -101,7 +101,7 @@ def _engine_place(engine: str, file: OnnxFile, nodes: Sequence[int]) -> str:
     return "runner: " + ", ".join(f"{op_type} at {place}" for op_type, place in kernels.items())
 
 
-def export_blame(side: SideBySide, name: str, program: Program) -> Blame:
+def export_blame(side: SideBySide, name: str, program: ModuleProgram) -> Blame:
     """Return whether the translation is wrong, a rewrite, or only this file: the module is exported again without rewrites, and
     with as many as leave the value right.
     """
@@ -136,7 +136,7 @@ class _Question:
         return found is not None and found.is_wrong
 
 
-def _rewrite_blame(program: Program, is_wrong: _Question) -> Blame:
+def _rewrite_blame(program: ModuleProgram, is_wrong: _Question) -> Blame:
     """The first pass, or the first edit of a rewrite, after which the value is wrong."""
     stages = pipelines.LEVELS[program.settings.level]
     for count, stage in enumerate(stages):
@@ -164,7 +164,7 @@ def _rewrite_blame(program: Program, is_wrong: _Question) -> Blame:
     return Blame("rewrite", "", "the value is right before the rewrites and wrong after them")
 
 
-def _altered_blame(side: SideBySide, name: str, program: Program, entry: str) -> Blame:
+def _altered_blame(side: SideBySide, name: str, program: ModuleProgram, entry: str) -> Blame:
     """The file is another than an export makes: the module was changed since, another version wrote it, or it was edited. A
     mark of a rewrite decides.
     """

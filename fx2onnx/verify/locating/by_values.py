@@ -25,11 +25,11 @@ from fx2onnx.verify.compare import SAMPLE
 from fx2onnx.verify.eager import Eager, placed
 from fx2onnx.verify.interface import assign, vanished
 from fx2onnx.verify.locating.aten_values import AtenGraph, operands_of
-from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong
+from fx2onnx.verify.locating.first_wrong import FirstWrong, NodeDifference
 from fx2onnx.verify.locating.program import Mapped, OnnxFile, reads_of
 from fx2onnx.verify.locating.side_by_side import Sketches, run_cut
 from fx2onnx.verify.noise import Recording
-from fx2onnx.verify.values import Values
+from fx2onnx.verify.values import InputValues
 
 NODES_AT_ONCE = 200
 """The number of nodes whose values are in memory together."""
@@ -118,7 +118,7 @@ def unmatched_fault(file: OnnxFile, found: Matched, graph: torch.fx.Graph, probl
         None if call is None else where_of(call),
         "" if call is None else str(call.meta.get("module") or ""),
         () if call is None else (f"{call.target} (%{call.name})",),
-        Difference(float("inf"), 0.0, 0, 0, problem=problem),
+        NodeDifference(float("inf"), 0.0, 0, 0, problem=problem),
         producer(file),
         "the nodes read values that PyTorch has, too, and give none that it has",
         op_types=tuple(file.nodes[index].op_type for index in nodes),
@@ -251,7 +251,7 @@ KINDS = ("seed", "large", "zeros")
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class OtherCall:
     """A call of the module. ``name`` says what is different in it; empty of the given one."""
 
     args: Any
@@ -259,7 +259,7 @@ class Elsewhere:
     name: str = ""
 
 
-def where_failed(verdict: Verdict) -> Elsewhere | None:
+def where_failed(verdict: Verdict) -> OtherCall | None:
     """The first inputs on which the verdict has a wrong row, where these are not the given ones.
 
     Raises: VerificationError E502 where no engine runs the file.
@@ -270,12 +270,12 @@ def where_failed(verdict: Verdict) -> Elsewhere | None:
         return None
     names = {tried.name for tried in verdict.tried}
     name = next(row.inputs for row in verdict.rows if not row.ok and row.inputs in names)
-    return None if name == SAMPLE.name else Elsewhere(*verdict.wrong_on, name)
+    return None if name == SAMPLE.name else OtherCall(*verdict.wrong_on, name)
 
 
 def without_inputs(
     root: torch.nn.Module, arguments: Arguments, inputs: Sequence[str], baked: Sequence[str]
-) -> Iterator[Elsewhere]:
+) -> Iterator[OtherCall]:
     """The further values of arguments that the file has no input for: a verification keeps theirs."""
     names = [leaf.name for leaf in arguments.leaves]
     lost = vanished(names, assign(names, inputs, baked), baked)
@@ -287,13 +287,13 @@ def without_inputs(
     generator = torch.Generator().manual_seed(0)
     for kind in KINDS:
         tensors: list[torch.Tensor] = [
-            Values.of(tensor, recording.rows(tensor)).draw(tensor, kind, generator) if name in lost else tensor
+            InputValues.of(tensor, recording.rows(tensor)).draw(tensor, kind, generator) if name in lost else tensor
             for name, tensor in zip(names, originals, strict=True)
         ]
         try:
             eager.run(tensors)
         except Exception:  # forward is the user's code
             continue
-        yield Elsewhere(
+        yield OtherCall(
             *placed(arguments, tensors), f"other values of {', '.join(lost)} ({kind}), which the file has no input for"
         )

@@ -21,7 +21,7 @@ from fx2onnx.precision.options import EPSILONS, LEAST_NORMAL
 from fx2onnx.verify.eager import as_array
 from fx2onnx.verify.interface import assign
 from fx2onnx.verify.locating.blame import AGREES
-from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference
+from fx2onnx.verify.locating.first_wrong import FirstWrong, NodeDifference, difference
 from fx2onnx.verify.locating.program import OnnxFile
 from fx2onnx.verify.locating.side_by_side import case_of, run_cut
 
@@ -121,7 +121,7 @@ def _in_order(file: OnnxFile, dump: Mapping[str, Array]) -> Iterator[str]:
     return (name for node in file.nodes for name in node.output if name in dump)
 
 
-def _beside(got: Array, want: Array) -> Difference:
+def _beside(got: Array, want: Array) -> NodeDifference:
     """The device's value beside the one that follows; a device that computes in 16 bits rounds so."""
     grain = Grain(EPSILONS.get(got.dtype.name, 0.0), LEAST_NORMAL.get(got.dtype.name, 0.0))
     is_narrow = (
@@ -134,7 +134,7 @@ def _report(
     file: OnnxFile,
     nodes: list[int],
     name: str,
-    found: Difference,
+    found: NodeDifference,
     given: Mapping[str, Array],
     want: Array,
     engine: str,

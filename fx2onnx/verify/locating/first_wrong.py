@@ -24,7 +24,7 @@ DECADES = range(-9, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class NodeDifference:
     """One value of the file beside PyTorch's.
 
     ``max_abs_error`` and ``allowed`` are absolute. ``counts`` has, for each of ``DECADES``, how many numbers are off by so
@@ -61,19 +61,19 @@ class Difference:
         ]
 
 
-def difference(got: Any, want: Array, exact: Exact | None = None, grain: Grain = MODULES_OWN) -> Difference:
+def difference(got: Any, want: Array, exact: Exact | None = None, grain: Grain = MODULES_OWN) -> NodeDifference:
     """``got`` beside PyTorch's ``want``, by the rules of a verification, with float64 as the only other run of PyTorch. ``exact``
     is asked only where it decides; without it PyTorch is taken for exact, and there is no histogram.
     """
     got = np.asarray(got)
     found = settled(got, want, exact, grain=grain, reference="PyTorch")
     if got.shape != want.shape or got.dtype.itemsize != want.dtype.itemsize:
-        return Difference(float("inf"), 0.0, want.size, want.size, problem=found.problem)
+        return NodeDifference(float("inf"), 0.0, want.size, want.size, problem=found.problem)
     off = _off(got, want)
     differing = int(np.count_nonzero(off))
     problem = "" if found.ok or is_exact(want) else found.problem
     counts = () if found.ok or problem or is_exact(want) or exact is None else _counts(got, want, off, found.scale)
-    return Difference(found.error, found.allowed, differing, want.size, counts, problem)
+    return NodeDifference(found.error, found.allowed, differing, want.size, counts, problem)
 
 
 def _off(got: Array, want: Array) -> Array:
@@ -138,7 +138,7 @@ class FirstWrong(Shown):
     where: SourceLocation | None
     module_path: str
     aten: tuple[str, ...]
-    difference: Difference
+    difference: NodeDifference
     blame: str
     why: str
     shape: tuple[int, ...] = ()

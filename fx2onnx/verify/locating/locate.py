@@ -30,8 +30,8 @@ from fx2onnx.verify.locating import blame, by_values
 from fx2onnx.verify.locating.aten_values import AtenGraph, AtenValues, ValueStore
 from fx2onnx.verify.locating.blame import with_entries
 from fx2onnx.verify.locating.dumped import in_dump
-from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, Once, difference
-from fx2onnx.verify.locating.program import OnnxFile, Program, Settings, is_ours
+from fx2onnx.verify.locating.first_wrong import FirstWrong, NodeDifference, Once, difference
+from fx2onnx.verify.locating.program import ModuleProgram, OnnxFile, Settings, is_ours
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect, case_of, missing, reordered
 from fx2onnx.verify.module_state import NothingToCompare
 from fx2onnx.verify.rounded_weights import as_quantized
@@ -75,16 +75,16 @@ def locate(
             arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
             return in_dump(dump, file, arguments, bake, chosen[0])
 
-        def search(on: by_values.Elsewhere, wide: bool = True) -> FirstWrong | None:
+        def search(on: by_values.OtherCall, wide: bool = True) -> FirstWrong | None:
             of_file = partial(_Search, root, module, on.args, on.kwargs, settings, chosen, memory_bytes, bake, wide)
             found = of_file(path, file).run()
             if found is not None and found.stage == "file" and on.name:
-                found = blame.as_captured(found, Program.of(module, args, kwargs, settings).exported, of_file)
+                found = blame.as_captured(found, ModuleProgram.of(module, args, kwargs, settings).exported, of_file)
             return None if found is None else with_entries(replace(found, on=on.name))
 
         with in_mode(root, asked.training), on_cpu(root, (args, kwargs)) as (args, kwargs):
             is_here = verdict is None or by_values.where_failed(verdict) is None
-            if is_here and (found := search(by_values.Elsewhere(args, kwargs))) is not None:
+            if is_here and (found := search(by_values.OtherCall(args, kwargs))) is not None:
                 return found
             if verdict is None:
                 run: dict[str, Any] = {"training": asked.training, "input_names": asked.input_names}
@@ -139,7 +139,7 @@ class _Search:
     def _compared(self) -> FirstWrong | None:
         call = normalise_args(self.root, self.args, self.kwargs)
         arguments = bind(self.root.forward, *call, self.settings.capture.input_names, needs_numbers=True)
-        program = Program.of(self.module, self.args, self.kwargs, self.settings)
+        program = ModuleProgram.of(self.module, self.args, self.kwargs, self.settings)
         tensors = {leaf.path: leaf.tensor.detach() for leaf in arguments.leaves}
         inputs = {each.node: tensors.get(each.path, each.sample).detach() for each in program.captured.inputs}
         expected = self._eager(arguments)
@@ -184,7 +184,7 @@ class _Search:
         except Exception as cause:  # forward is the user's code
             raise failed_on_arguments(cause) from cause
 
-    def _feeds(self, program: Program, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> dict[str, Array]:
+    def _feeds(self, program: ModuleProgram, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> dict[str, Array]:
         """The file's inputs: by name where it has the names, else in order; buffers that it takes keep their values."""
         arrays = {each.name: as_array(inputs[each.node]) for each in program.captured.inputs}
         state = {name: as_array(weight.tensor) for name, weight in program.captured.weights.items()}
@@ -207,7 +207,7 @@ class _Search:
         return ""
 
     def _file_fault(
-        self, program: Program, side: SideBySide, problem: Callable[[], str], right: Sequence[str]
+        self, program: ModuleProgram, side: SideBySide, problem: Callable[[], str], right: Sequence[str]
     ) -> FirstWrong | None:
         """The first value that is wrong by itself and in the file; where there is none, but still a ``problem``, nobody's."""
         suspect = _first_deviating(side)
@@ -223,7 +223,7 @@ class _Search:
             return None
         return reordered(self.file, [np.asarray(result) for result in results], self.wants)
 
-    def _nobody(self, program: Program, side: SideBySide, problem: str, right: Sequence[str]) -> FirstWrong:
+    def _nobody(self, program: ModuleProgram, side: SideBySide, problem: str, right: Sequence[str]) -> FirstWrong:
         """Every node is right by itself."""
         texts = {side.engine: problem} | {
             engine: self._problem(engine, side.feeds) for engine in self.engines if engine not in (*right, side.engine)
@@ -232,11 +232,13 @@ class _Search:
         texts |= dict.fromkeys(agreeing, blame.AGREES)
         verdict = blame.nobodys(side, agreeing)
         deviating = side.other_choices if verdict.stage == "ties" else side.deviating
-        unknown = ("", Difference(0.0, 0.0, 0, 0, problem=problem))
+        unknown = ("", NodeDifference(0.0, 0.0, 0, 0, problem=problem))
         name, found = next((pair for pair in deviating.items() if side.is_deviating(pair[0])), unknown)
         return self._report(program, side, name, found, verdict, texts)
 
-    def _foreign_fault(self, program: Program, aten: AtenValues, feeds: Mapping[str, Array], engine: str) -> FirstWrong:
+    def _foreign_fault(
+        self, program: ModuleProgram, aten: AtenValues, feeds: Mapping[str, Array], engine: str
+    ) -> FirstWrong:
         """The first wrong node of another exporter's file: values that are like PyTorch's are compared as in a file of
         our own; where each of them is right, the first nodes whose values are nowhere in PyTorch.
         """
@@ -265,7 +267,7 @@ class _Search:
     def _engines_and_reference(self) -> list[str]:
         return [*self.engines, *(engine for engine in ("reference",) if engine not in self.engines)]
 
-    def _guilty(self, program: Program, side: SideBySide, suspect: Suspect) -> FirstWrong:
+    def _guilty(self, program: ModuleProgram, side: SideBySide, suspect: Suspect) -> FirstWrong:
         texts, verdict = blame.engine_blame(side, suspect.name, self._engines_and_reference())
         if verdict is None:
             verdict = blame.export_blame(side, suspect.name, program)
@@ -273,10 +275,10 @@ class _Search:
 
     def _report(
         self,
-        program: Program,
+        program: ModuleProgram,
         side: SideBySide,
         name: str,
-        found: Difference,
+        found: NodeDifference,
         verdict: blame.Blame,
         engines: dict[str, str],
     ) -> FirstWrong:
@@ -310,11 +312,11 @@ class _Search:
     def _capture_fault(
         self,
         arguments: Arguments,
-        program: Program,
+        program: ModuleProgram,
         graph: AtenGraph,
         inputs: Mapping[torch.fx.Node, torch.Tensor],
         expected: Sequence[Any],
-        wrong: Mapping[int, Difference],
+        wrong: Mapping[int, NodeDifference],
     ) -> FirstWrong:
         with by_values.Seen() as seen:
             self._eager(arguments)
@@ -323,7 +325,7 @@ class _Search:
         torch.manual_seed(SEED)
         found = by_values.first_unseen(graph, inputs, seen, nodes)
         with by_values.places_noted() as places:
-            Program.of(self.module, self.args, self.kwargs, self.settings)
+            ModuleProgram.of(self.module, self.args, self.kwargs, self.settings)
         index, first = next(iter(wrong.items()))
         why = f"output {program.captured.outputs[index].name} of the captured graph differs from eager PyTorch's"
         if found is None:
@@ -366,7 +368,7 @@ def _aten_outputs(aten: AtenValues, lifts_state: bool) -> tuple[list[Any], list[
     return results, [values[mutation.node] for mutation in carried(aten.graph.captured, lifts_state)]
 
 
-def _wide_outputs(program: Program, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> list[Any] | None:
+def _wide_outputs(program: ModuleProgram, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> list[Any] | None:
     """The outputs in float64; None where the module does not run so."""
     torch.manual_seed(SEED)
     wanted = [output.value for output in program.captured.outputs]
@@ -380,12 +382,12 @@ def _wide_outputs(program: Program, inputs: Mapping[torch.fx.Node, torch.Tensor]
     return [values.get(node) for node in wanted]
 
 
-def _unlike(expected: Sequence[Any], results: Sequence[Any], wide: Any) -> dict[int, Difference]:
+def _unlike(expected: Sequence[Any], results: Sequence[Any], wide: Any) -> dict[int, NodeDifference]:
     """The outputs in which the captured graph and eager PyTorch differ by more than the graph is off from its own float64 run;
     numbers that are sizes are not looked at.
     """
     exact = Once(wide)
-    wrong: dict[int, Difference] = {}
+    wrong: dict[int, NodeDifference] = {}
     for index, (want, got) in enumerate(zip(expected, results, strict=False)):
         if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor):
             found = difference(as_array(want), as_array(got), partial(exact.at, index))

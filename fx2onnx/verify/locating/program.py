@@ -106,7 +106,7 @@ class Settings:
         return replace(self, capture=replace(self.capture, dynamic_axes=None, dynamic_shapes=None, samples=()))
 
 
-class Program:
+class ModuleProgram:
     """A captured module, lowered as often as it is asked for."""
 
     def __init__(self, module: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Settings) -> None:
@@ -127,7 +127,7 @@ class Program:
         )
 
     @classmethod
-    def of(cls, module: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Settings) -> Program:
+    def of(cls, module: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Settings) -> ModuleProgram:
         """The module captured as ``settings`` say, or with every size static where a file's sizes cannot be had again."""
         try:
             return cls(module, args, kwargs, settings)

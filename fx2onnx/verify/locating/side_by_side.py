@@ -18,7 +18,7 @@ from fx2onnx.judge.constants import SKETCH_ROUNDED
 from fx2onnx.judge.engines import ENGINES, Array
 from fx2onnx.judge.tolerance import Exact
 from fx2onnx.verify.locating.aten_values import AtenValues
-from fx2onnx.verify.locating.first_wrong import Difference, FirstWrong, difference
+from fx2onnx.verify.locating.first_wrong import FirstWrong, NodeDifference, difference
 from fx2onnx.verify.locating.program import Cut, OnnxFile, reads_of
 from fx2onnx.verify.rounded_weights import widened
 from fx2onnx.verify.testcase import Case
@@ -32,7 +32,7 @@ class Suspect:
     """A value that is wrong, or cannot be computed, though PyTorch's values were fed to the nodes that make it."""
 
     name: str
-    difference: Difference
+    difference: NodeDifference
 
 
 def run_cut(file: OnnxFile, cut: Cut, values: Mapping[str, Array], engine: str) -> dict[str, Array]:
@@ -52,9 +52,9 @@ class SideBySide:
         self.aten = aten
         self.known = [name for name in file.producer if name in aten.mapped and name in aten.store]
         """Values that both have, in the order of the file."""
-        self.deviating: dict[str, Difference] = {}
+        self.deviating: dict[str, NodeDifference] = {}
         """Values that are wrong in the file's own run."""
-        self.other_choices: dict[str, Difference] = {}
+        self.other_choices: dict[str, NodeDifference] = {}
         """Values that are places of other numbers than PyTorch's, which are as large."""
         self.failed = ""
         """The reason why the file's own run ended; empty if it did not."""
@@ -91,7 +91,7 @@ class SideBySide:
         values = {read: self._value(read) for read in names if read in self._is_known}
         return nodes, values | {read: self.feeds[read] for read in names if read in self.feeds}
 
-    def judged(self, name: str, got: Array, exact: Exact | None = None) -> Difference:
+    def judged(self, name: str, got: Array, exact: Exact | None = None) -> NodeDifference:
         """A value beside PyTorch's."""
         want = self.aten.store[name]
         if self.aten.narrow is None:
@@ -157,7 +157,7 @@ class SideBySide:
                     pending += [names[middle:], names[:middle]]
                 elif names and names[0] in self._is_known:
                     problem = f"{self.engine} fails: {first_line(cause)[:300]}"
-                    yield Suspect(names[0], Difference(float("inf"), 0.0, 0, 0, problem=problem))
+                    yield Suspect(names[0], NodeDifference(float("inf"), 0.0, 0, 0, problem=problem))
                 continue
             fed.update({name: results.pop(name) for name in names if name not in self._is_known})
             for name in names:
@@ -197,7 +197,7 @@ def reordered(file: OnnxFile, results: Sequence[Array], wants: Sequence[Array]) 
 
 
 def _reported(problem: str, outputs: Sequence[str], nodes: Sequence[str], why: str) -> FirstWrong:
-    found = Difference(float("inf"), 0.0, 0, 0, problem=problem)
+    found = NodeDifference(float("inf"), 0.0, 0, 0, problem=problem)
     return FirstWrong("translation", tuple(nodes), ", ".join(outputs), None, "", (), found, "", why)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -94,6 +94,8 @@ class TokenVerdict(Shown):
     """The error of the logits by which the first tokens are chosen, and what the tolerance model allows. None where nothing is compared."""
     is_exact: bool = True
     """False where the folder rounds what no model of the source rounds alike, so that no token has to be equal."""
+    not_followed: Sequence[str] = ()
+    """Rules of generation_config.json that transformers follows and ``generate`` does not."""
 
     @property
     def is_equal(self) -> bool | None:
@@ -119,13 +121,21 @@ class TokenVerdict(Shown):
         rows, new = len(self.tokens), self.tokens.shape[-1] - self.start
         return {"source": self.source, "ok": self.ok, "tokens": f"{rows} x {new}", "agreement": self.agreement}
 
+    @property
+    def _rules(self) -> list[str]:
+        """The first thing to try, where a rule explains other scores."""
+        named = ", ".join(self.not_followed)
+        return [f"set {named} to null in generation_config.json: transformers follows it, generate does not"] * bool(
+            named
+        )
+
     def _beyond_rounding(self) -> VerificationError:
         gap = 0.0 if self.agreement is None else self.agreement.gap or 0.0
         return VerificationError(
             "E501",
             "a token differs from model.generate by more than rounding explains",
             why=f"the source scores it {gap:.0%} of its largest score below its own token",
-            next="fx2onnx export-folder says how far logits move as it writes: export the folder again",
+            next=(*self._rules, "fx2onnx export-folder says how far logits move as it writes: export the folder again"),
         )
 
     def _other_logits(self) -> VerificationError:
@@ -136,6 +146,7 @@ class TokenVerdict(Shown):
             "the tokens are those of model.generate, and the logits by which they are chosen are not",
             why=found.problem or f"the error is {found.error:.3g}, rounding explains {found.allowed:.3g}",
             next=(
+                *self._rules,
                 "the weights may be others: compare with the checkpoint that the folder was made from",
                 "fx2onnx export-folder verifies each graph as it is written: export the folder again",
             ),
@@ -152,6 +163,7 @@ class TokenVerdict(Shown):
             f"token {at - self.start + 1} of row {row} differs from model.generate",
             why=f"got {got}, expected {want}",
             next=(
+                *self._rules,
                 "two tokens may score nearly the same: try another prompt, or the engine runner",
                 "fx2onnx export-folder verifies each graph as it is written: export the folder again",
             ),
@@ -198,7 +210,7 @@ def verdict_of(
     if model.delays:  # a row for each codebook, of which given tokens are cut off at both ends
         found, expected = (each.reshape(-1, each.shape[-1]) for each in (found, expected))
     start = 0 if model.delays else prompt_length(model, dict(inputs))
-    return TokenVerdict(spec, found, expected, start, agreement, logits, is_exact)
+    return TokenVerdict(spec, found, expected, start, agreement, logits, is_exact, model.not_followed)
 
 
 def _expected(

@@ -142,11 +142,12 @@ class OpenedFolder(Shown):
                 read_config(folder, name, file_now(folder, self.manifest, name))
                 for name in ("config.json", "generation_config.json")
             )
-        others = [
+        self.not_followed = [
             name for name, usual in _NOT_FOLLOWED.items() if self.generation_config.get(name) not in (None, usual)
         ]
-        if others:
-            self.warnings = [*self.warnings, f"generate does not follow {', '.join(others)} of generation_config.json"]
+        if self.not_followed:
+            named = ", ".join(self.not_followed)
+            self.warnings = [*self.warnings, f"generate does not follow {named} of generation_config.json"]
         warn(self.warnings)
         self.delays = self.manifest.codebook_delays
         self._adapters: dict[str, dict[str, Any]] = {}

@@ -118,6 +118,29 @@ def test_a_wrong_weight_that_changes_no_token_is_found(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "rule", [{"sequence_bias": [[[4], 0.01]]}, {"sequence_bias": [[[4], 50.0]]}, {"guidance_scale": 1.01}]
+)
+def test_a_rule_that_is_not_followed_is_named_where_it_changes_scores(
+    rule: dict[str, Any], checkpoint: Path, tmp_path: Path
+) -> None:
+    """Without the rule, the folder is right."""
+    shutil.copytree(checkpoint, tmp_path / "in")
+    stated = tmp_path / "in" / "generation_config.json"
+    stated.write_text(json.dumps({**json.loads(stated.read_text()), **rule}))
+    fx2onnx.export_folder(f"hf:{tmp_path / 'in'}", tmp_path / "out")
+    ids = np.array([[5, 6, 7]])
+    with pytest.warns(fx2onnx.ExportWarning, match=f"does not follow {next(iter(rule))}"):
+        wrong = fx2onnx.verify_generation(tmp_path / "out", f"hf:{tmp_path / 'in'}", max_new_tokens=3, input_ids=ids)
+    with pytest.raises(fx2onnx.VerificationError, match="E501") as caught:
+        wrong.raise_if_failed()
+    assert f"set {next(iter(rule))} to null in generation_config.json" in caught.value.next[0]
+    with pytest.warns(fx2onnx.ExportWarning):
+        right = fx2onnx.verify_generation(tmp_path / "out", f"hf:{checkpoint}", max_new_tokens=3, input_ids=ids)
+    assert right.ok
+
+
+@pytest.mark.long
 def test_the_folder_has_what_a_runtime_needs(exported: Path) -> None:
     names = {path.name for path in exported.iterdir()}
     assert names == {"model.onnx", "config.json", "generation_config.json", "tokenizer.json", "fx2onnx.json"}

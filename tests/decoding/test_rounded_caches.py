@@ -23,6 +23,15 @@ HYBRID = {
     "linear_num_value_heads": 4, "linear_num_key_heads": 2, "head_dim": 16, "num_experts_per_tok": 2,
 }  # fmt: skip
 
+PARALLEL = {
+    "mamba_d_ssm": 32,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 4,
+    "head_dim": 8,
+}
+
 
 def spec_of(folder: Path, model: str = "llama", **more: Any) -> str:
     """A folder with a config, for random weights."""
@@ -61,6 +70,8 @@ def test_constant_scales_are_those_of_the_calibration_and_larger_numbers_are_cut
 CACHES: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {}, "int8"), ("mistral", {"sliding_window": 6}, "int8"), ("qwen3_next", HYBRID, "int8"), ("llama", {}, "fp8"),
     ("mistral", {"sliding_window": 6}, "fp8:head"), ("qwen3_next", HYBRID, "int8:channel"),
+    ("falcon_h1", PARALLEL, "int8"), ("falcon_h1", PARALLEL, "fp8:head"),
+    ("minimax", {"layer_types": ["linear_attention", "full_attention"], "head_dim": 8, "num_local_experts": 2}, "int8:channel"),
 ]  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.cells import FIELDS, LARGEST_ERROR, Cells, unfit
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
-from fx2onnx.decoding.cache.module_state import cache_argument, untouched
-from fx2onnx.decoding.decoder import prompt_of
+from fx2onnx.decoding.cache.module_state import untouched
+from fx2onnx.decoding.decoder import prompt_of, trial
 from fx2onnx.manifest.names import IDS, MASK, PAST, POSITIONS
 from fx2onnx.sources.hf.transformers_types import Inputs, Model
 
@@ -85,16 +85,16 @@ def calibrated(model: Model, cells: Cells, prompts: Prompts) -> Cells:
         raise unfit(model, cells, why, f"leave out --weights, or take --kv {cells.kind.partition(':')[0]}")
     from transformers import DynamicCache
 
-    names, argument = prompt_of(model, unmistakable_sizes(model.config)), cache_argument(model.forward)
+    names = prompt_of(model, unmistakable_sizes(model.config))
+    argument, own = trial(model, names)
     cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     for layer in cache.layers:
         if hasattr(layer, "activate_past_recording"):
             layer.activate_past_recording()  # else a window keeps its last tokens alone
+    given = {argument: cache} if type(own) is DynamicCache else {}  # else the model takes no class but its own
     with torch.no_grad(), untouched(model):
-        result = model(
-            **prompts.inputs(names), **{argument or "past_key_values": cache}, use_cache=True, return_dict=True
-        )
-    return cells.calibrated(result.get(argument) if argument else None)
+        result = model(**prompts.inputs(names), **given, use_cache=True, return_dict=True)
+    return cells.calibrated(result.get(argument))
 
 
 def measured(model: Model, cells: Cells, module: torch.nn.Module, sample: Inputs, prompts: Prompts) -> str:

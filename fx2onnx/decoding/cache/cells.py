@@ -26,6 +26,8 @@ SMALLEST = 1e-7
 """The smallest scale of a row of the cache, which float16 does not round to 0."""
 _MARGIN = 1.5
 """The share of the largest number of a calibration that constant scales have room for: other prompts may have larger ones."""
+_HYBRIDS = ("LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer")
+"""Layers of newer releases of transformers that keep keys, values and states of recurrent layers."""
 FIELDS = {"keys": "key_scale", "values": "value_scale"}
 
 
@@ -115,11 +117,11 @@ def _joined(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return torch.cat(pair, dim=-2)
 
 
-def checked_type(layer: object) -> str:
-    """The reason why a layer of a cache holds more than keys and values; empty if it does not."""
+def checked_type(layer: object, *more: type) -> str:
+    """The reason why a layer of a cache holds more than keys and values, and is none of ``more``; empty if there is none."""
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) and vars(layer)["keys"].dim() == 4:
+    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer, *more) and vars(layer)["keys"].dim() == 4:
         return ""
     return f"a {type(layer).__name__} keeps something else than the keys and values of its tokens"
 
@@ -129,7 +131,8 @@ def _kept_layers(cache: object) -> list[tuple[int, object]]:
     from transformers.cache_utils import DynamicLayer
 
     layers: list[object] = getattr(cache, "layers", [])
-    return [(place, layer) for place, layer in enumerate(layers) if isinstance(layer, DynamicLayer)]
+    dynamic = [(place, layer) for place, layer in enumerate(layers) if isinstance(layer, DynamicLayer)]
+    return [(place, layer) for place, layer in dynamic if layer.keys is not None]
 
 
 _KINDS: Bounded[type, type] = Bounded(64)
@@ -140,11 +143,14 @@ def with_cells(model: Model, cache: object, cells: Cells) -> object:
 
     Raises:   UserError E601 where no layer keeps keys and values of its tokens, or one keeps more than these.
     """
+    from transformers import cache_utils
+
     kept_layers, layers = _kept_layers(cache), getattr(cache, "layers", [])
+    hybrids = [kind for name, kind in vars(cache_utils).items() if name in _HYBRIDS]
     if not kept_layers:
         raise unfit(model, cells, f"its cache is a {type(cache).__name__} without layers of keys and values")
     for place, layer in kept_layers:
-        why = checked_type(layer)
+        why = checked_type(layer, *hybrids)
         if why:
             raise unfit(model, cells, why)
         kept: object = object.__new__(rounded_kind(type(layer)))

@@ -321,10 +321,10 @@ def _copied(value: object, leaf: Callable[[object], object], copies: dict[int, o
 class _Growing:
     """A layer of a dynamic cache that is never empty-and-special: its length is that of its keys."""
 
-    keys: torch.Tensor
+    keys: torch.Tensor | None
 
     def get_seq_length(self) -> int:
-        return self.keys.shape[-2]
+        return 0 if self.keys is None else self.keys.shape[-2]
 
 
 class _Window:

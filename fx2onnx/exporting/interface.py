@@ -22,7 +22,7 @@ from fx2onnx.irx import shapes
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.values import Dims, dims_of
-from fx2onnx.lower.preflight import all_nodes, used_nodes
+from fx2onnx.lower.preflight import nodes_with_depth, used_nodes
 from fx2onnx.sizes.assumptions import Assumed, Assumption, Condition, Guard, Specialization
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.relation import Relation
@@ -232,9 +232,10 @@ _VECTORS: Mapping[object, tuple[int, ...]] = {
 
 def unsigned_vectors(captured: Captured) -> Iterator[str]:
     """A line for each decomposition of which vectors are used."""
-    used = used_nodes(captured)
-    for node in all_nodes(captured.graph):
-        made = node.args[0] if node in used and node.target is operator.getitem else None
+    parts = [node for node, _ in nodes_with_depth(captured.graph) if node.target is operator.getitem]
+    used = used_nodes(captured) if parts else set()
+    for node in parts:
+        made = node.args[0] if node in used else None
         if isinstance(made, torch.fx.Node) and node.args[1] in _VECTORS.get(made.target, ()):
             yield (
                 f"{made.target}: vectors of a decomposition are unique up to their signs, and up to rotations where values are "

@@ -71,15 +71,17 @@ class Builder:
 
     def unique(self, name: str) -> str:
         """``name``, or ``name_N`` where it is taken."""
-        name = storable(name)
-        if name not in self._names:
-            self._names[name] = 0
+        if not name.isascii():
+            name = storable(name)
+        names = self._names
+        if name not in names:
+            names[name] = 0
             return name
         while True:
-            self._names[name] += 1
-            candidate = f"{name}_{self._names[name]}"
-            if candidate not in self._names:
-                self._names[candidate] = 0
+            names[name] += 1
+            candidate = f"{name}_{names[name]}"
+            if candidate not in names:
+                names[candidate] = 0
                 return candidate
 
     def take(self, names: Sequence[str]) -> None:
@@ -93,10 +95,9 @@ class Builder:
 
     def add_initializer(self, name: str, tensor: ir.TensorProtocol, dims: Sequence[DimLike]) -> ir.Value:
         """Register a weight under ``name`` (made unique)."""
-        value = new_value(self.unique(name), tensor.dtype, dims)
+        name = self.unique(name)
+        value = self.initializers[name] = new_value(name, tensor.dtype, dims)
         value.const_value = tensor
-        assert value.name is not None
-        self.initializers[value.name] = value
         return value
 
     def constant(self, array: npt.NDArray[Any], dtype: ir.DataType) -> ir.Value:

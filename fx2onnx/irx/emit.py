@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError, UserError
+from fx2onnx.base.events import SpanRecorder
 from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Accessors, Builder, Key
@@ -36,6 +38,7 @@ from fx2onnx.sizes.bounds import bounds
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 INT64 = ir.DataType.INT64
+
 
 if TYPE_CHECKING:
     from fx2onnx.irx.emit_ops import Operators
@@ -103,35 +106,42 @@ class Emit(Accessors, Operators):
             rank = self.rank(inputs[0])  # onnxruntime keeps an empty axis that a negative number names
             keywords["axes"] = [axis + rank if axis < 0 else axis for axis in axes]
         operands, attrs = self._split_keywords(schema, inputs, keywords)
-        values = self._as_values(schema, operands)
-        missing = precision.missing_half(schema, self.opset, values)
-        if missing is not None:
-            return precision.in_float32(self, op_type, values, missing, outputs, attrs)
-        check_dtypes(schema, values, self.opset)
+        values = [
+            operand if operand is None or isinstance(operand, ir.Value) else self._as_value(operand, operands)
+            for operand in operands
+        ]
+        dtypes = tuple([None if value is None else value.dtype or ir.DataType.UNDEFINED for value in values])
+        if not precision.takes(op_type, self.opset, domain, dtypes):
+            missing = precision.missing_half(schema, self.opset, dtypes)
+            if missing is not None:
+                return precision.in_float32(self, op_type, values, missing, outputs, attrs)
+            check_dtypes(schema, values, dtypes, self.opset)
         if isinstance(outputs, int):
             call = shapes.ShapeCall(op_type, values, attrs, outputs, schema.input_names, self.builder.sizes)
             try:
-                typed: Sequence[OutputType] = self._inferred(call)
+                typed: Sequence[OutputType] = (
+                    shapes.infer(call) if self.builder.spans is None else self._inferred(call, self.builder.spans)
+                )
             except shapes.UnknownShape as unknown:
                 if outputs != 1 or len(self.result) != 1:
                     step = f"give the type of each output: op.{op_type}(..., outputs=[(dtype, dims), ...])"
                     raise InternalError("E900", f"{op_type}: {unknown}", next=step) from unknown
                 typed = self.result
-            typed = typed[:outputs]
+            typed, is_one = typed[:outputs], outputs == 1
         else:
-            typed = outputs
-        results = [new_value(self.builder.unique(op_type.lower()), dtype, dims) for dtype, dims in typed]
+            typed, is_one = outputs, len(outputs) == 1
+        name = op_type.lower()
+        results = [new_value(self.builder.unique(name), dtype, dims) for dtype, dims in typed]
         self._append(domain, op_type, values, attrs, results, schema)
-        return results[0] if outputs == 1 or (not isinstance(outputs, int) and len(outputs) == 1) else tuple(results)
+        return results[0] if is_one else tuple(results)
 
-    def _inferred(self, call: shapes.ShapeCall) -> Sequence[OutputType]:
-        if self.builder.spans is None:
-            return shapes.infer(call)
+    @staticmethod
+    def _inferred(call: shapes.ShapeCall, spans: SpanRecorder) -> Sequence[OutputType]:
         start_ns = time.perf_counter_ns()
         try:
             return shapes.infer(call)
         finally:
-            self.builder.spans.add("shapes", start_ns)
+            spans.add("shapes", start_ns)
 
     def _append(
         self,
@@ -149,10 +159,10 @@ class Emit(Accessors, Operators):
             for name, value in attrs.items()
         ]
         name = self.builder.unique(f"{self.scope}/{op_type}" if self.scope else op_type)
-        node = ir.Node(domain, op_type, values, attributes, outputs=results, name=name)
-        if self.origin:
-            node.metadata_props.update(self.origin)
-        self.builder.nodes.append(node)
+        origin = dict(self.origin) if self.origin else None
+        self.builder.nodes.append(
+            ir.Node(domain, op_type, values, attributes, outputs=results, name=name, metadata_props=origin)
+        )
 
     def custom(
         self, domain: str, op_type: str, inputs: Sequence[ir.Value | None], outputs: Sequence[OutputType], **attrs: Any
@@ -168,7 +178,8 @@ class Emit(Accessors, Operators):
     def _split_keywords(
         self, schema: OpSchema, inputs: Sequence[Operand], keywords: dict[str, Any]
     ) -> tuple[list[Operand], dict[str, Any]]:
-        operands, attrs = list(inputs), {}
+        operands: list[Operand] = list(inputs)
+        attrs: dict[str, Any] = {}
         names = schema.input_names
         for name, value in keywords.items():
             if value is None:
@@ -193,9 +204,9 @@ class Emit(Accessors, Operators):
 
     @staticmethod
     def _attribute(value: Any) -> Any:
-        if isinstance(value, ir.DataType):
-            return int(value)
-        if isinstance(value, bool):
+        if type(value) is int or type(value) is str or type(value) is float:
+            return value
+        if isinstance(value, ir.DataType | bool):
             return int(value)
         if isinstance(value, list | tuple):
             return [int(item) if isinstance(item, bool) else item for item in value]
@@ -203,19 +214,13 @@ class Emit(Accessors, Operators):
             return int(as_data_type(value))
         return value
 
-    def _as_values(self, schema: OpSchema, operands: Sequence[Operand]) -> list[ir.Value | None]:
-        like = next((operand for operand in operands if isinstance(operand, ir.Value)), None)
-        values: list[ir.Value | None] = []
-        for operand in operands:
-            if operand is None or isinstance(operand, ir.Value):
-                values.append(operand)
-            elif isinstance(operand, np.ndarray):
-                values.append(self.const(operand))
-            elif isinstance(operand, bool | int | float):
-                values.append(self.const(operand, dtype_of(like) if like is not None else None))
-            else:
-                values.append(self.sizes(operand))
-        return values
+    def _as_value(self, operand: npt.NDArray[Any] | float | Sequence[int], beside: Sequence[Operand]) -> ir.Value:
+        if isinstance(operand, np.ndarray):
+            return self.const(operand)
+        if isinstance(operand, bool | int | float):
+            like = next((other for other in beside if isinstance(other, ir.Value)), None)
+            return self.const(operand, dtype_of(like) if like is not None else None)
+        return self.sizes(operand)
 
     def const(self, data: Any, dtype: ir.DataType | None = None) -> ir.Value:
         """A constant of ``dtype`` (default: the data's own; float32 for Python floats, int64 for ints)."""
@@ -333,10 +338,10 @@ class Emit(Accessors, Operators):
 
         Raises: UserError E202 where the opset has no such dtype yet.
         """
-        dtype = as_data_type(dtype)
-        if dtype_of(value) == dtype:
+        own = dtype_of(value)
+        if own is dtype or own == (dtype := as_data_type(dtype)):
             return value
-        for kind in (dtype, dtype_of(value)):
+        for kind in (dtype, own):
             if self.opset < DTYPE_SINCE.get(kind, 0):
                 raise UserError(
                     "E202",

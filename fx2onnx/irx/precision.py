@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import onnx_ir as ir
 
 from fx2onnx.irx.builder import Emitter
-from fx2onnx.irx.schema import OpSchema, admits
+from fx2onnx.irx.schema import OpSchema, admits, schema_of
+from fx2onnx.irx.shapes.table import misfit
 from fx2onnx.irx.values import OutputType, dtype_of
 
 FLOAT, FLOAT16, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 
 
-def missing_half(schema: OpSchema, opset: int, values: Sequence[ir.Value | None]) -> ir.DataType | None:
+def missing_half(schema: OpSchema, opset: int, dtypes: Sequence[ir.DataType | None]) -> ir.DataType | None:
     """float16 or bfloat16, where an input has it and the operator does not take it in this opset; else None."""
     if schema.op_type == "Cast" or schema.domain:
         return None
-    for index, value in enumerate(values):
-        dtype = None if value is None else value.dtype
+    for index, dtype in enumerate(dtypes):
         if (dtype is FLOAT16 or dtype is BFLOAT16) and not admits(schema.op_type, opset, index, dtype):
             return dtype
     return None
+
+
+@lru_cache(maxsize=4096)
+def takes(op_type: str, opset: int, domain: str, dtypes: tuple[ir.DataType | None, ...]) -> bool:
+    """Return whether the operator takes inputs of these dtypes as they are."""
+    schema = schema_of(op_type, opset, domain)
+    return missing_half(schema, opset, dtypes) is None and misfit(schema, dtypes) is None
 
 
 def in_float32(

@@ -1,5 +1,6 @@
 """Private names of onnx_ir: what its public interface does not offer, or only at a cost that grows with the graph.
 
+Its constructors of shapes and of the notes of values look at each entry, which takes longer than all else that a value needs.
 It lacks: the number of a value's uses and the uses themselves without a copy, the node before a node, inputs replaced all at once,
 the removal of a node that nobody reads without a look at all outputs of the graph, and the fields of all nodes without a call for
 each.
@@ -8,9 +9,11 @@ each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
+
+_Notes = type(ir.Value().meta)
 
 Row: TypeAlias = tuple[ir.Node, str, str, Sequence[ir.Value | None], Sequence[ir.Value]]
 """A node, its domain, operator, inputs and outputs."""
@@ -54,6 +57,22 @@ def is_read(value: ir.Value) -> bool:
 def has_reader(node: ir.Node) -> bool:
     """Return whether a result of the node is read (``is_read``)."""
     return bool([value for value in node._outputs if value._uses or value._is_graph_output])
+
+
+def fixed_shape(dims: tuple[int, ...]) -> ir.Shape:
+    """The shape of sizes that are all known to be ints."""
+    shape: ir.Shape = object.__new__(ir.Shape)
+    shape._dims = list(dims)
+    shape._denotations = [None] * len(dims)
+    shape._frozen = False
+    return shape
+
+
+def give_notes(value: ir.Value, notes: dict[str, Any]) -> None:
+    """Give a new value its notes: ``value.meta.data`` is ``notes``."""
+    value._metadata = store = object.__new__(_Notes)
+    store.data = notes
+    store._invalid_keys = set()
 
 
 def uses_of(value: ir.Value) -> Collection[tuple[ir.Node, int]]:

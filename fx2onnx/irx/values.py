@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from fx2onnx.irx.private_names import fixed_shape, give_notes
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.text import named
 
@@ -25,7 +26,10 @@ MAX_KNOWN_INTS = 64
 
 def ir_shape(dims: Sequence[DimLike | None]) -> ir.Shape:
     """The onnx_ir shape: expressions become symbolic dims named by their text, None an unnamed one."""
-    return ir.Shape([str(dim) if isinstance(dim, Dim) else dim for dim in dims])
+    for dim in dims:
+        if type(dim) is not int:
+            return ir.Shape([str(dim) if isinstance(dim, Dim) else dim for dim in dims])
+    return fixed_shape(dims)  # type: ignore[arg-type]
 
 
 def set_type(value: ir.Value, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
@@ -50,7 +54,7 @@ def forget_dims(value: ir.Value) -> None:
 def new_value(name: str | None, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
     dims = tuple(dims)
     value = ir.Value(name=name, shape=ir_shape(dims), type=ir.TensorType(dtype))
-    value.meta.data[_DIMS_KEY] = dims
+    give_notes(value, {_DIMS_KEY: dims})
     return value
 
 
@@ -65,7 +69,7 @@ def let_go(values: Iterable[ir.Value]) -> None:
 def copied_type(value: ir.Value, name: str) -> ir.Value:
     """A new value of the same dtype and dims, with what else is noted of them."""
     copy = ir.Value(name=name, shape=None if value.shape is None else value.shape.copy(), type=value.type)
-    copy.meta.data.update(value.meta.data)  # of dicts: the stores themselves would go key by key in Python
+    give_notes(copy, dict(value.meta.data))
     return copy
 
 
@@ -92,6 +96,8 @@ def dtype_of(value: ir.Value) -> ir.DataType:
 
 def as_data_type(dtype: Any) -> ir.DataType:
     """The dtype as ONNX has it; ``dtype`` may be PyTorch's or NumPy's, or a name such as ``"float32"``."""
+    if type(dtype) is ir.DataType:
+        return dtype
     if isinstance(dtype, int):
         return ir.DataType(dtype)
     name = str(dtype)

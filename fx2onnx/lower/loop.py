@@ -56,6 +56,10 @@ class Lowering:
         self._is_timed = recorder is not None
         self.used: set[torch.fx.Node] = set()
         self._touching_complex: frozenset[torch.fx.Node] = frozenset()
+        self._entries: dict[torch.fx.Node, TableEntry] = {}
+        """The entry of each call that the table has."""
+        self._files: dict[str, str] = {}
+        """The files of source lines as metadata names them."""
         self._symbols: dict[torch.fx.Node, list[str]] = {}
         """The names of the sizes that each node gives."""
         for name, symbol in captured.symbols.items():
@@ -66,10 +70,11 @@ class Lowering:
         captured = self.captured
         with record("preflight"):
             used = preflight.used_nodes(captured, [mutation.node for mutation in self.lifted])
-            self._touching_complex = preflight.touching_complex(captured)
-            preflight.check_depth(captured, used)
+            nodes = list(preflight.nodes_with_depth(captured.graph))
+            touching = self._touching_complex = preflight.touching_complex(nodes)
+            preflight.check_depth(nodes, used)
             preflight.check_numbers_read(captured, self._lifted_weights)
-            preflight.check(captured, used, self._touching_complex, self.table, self.builder.opset)
+            self._entries = preflight.check(nodes, used, touching, self.table, self.builder.opset)
         with record("translate"):
             self.builder.sizes = captured.sizes
             inputs = self.builder.inputs = [self._input(graph_input) for graph_input in captured.inputs]
@@ -81,7 +86,8 @@ class Lowering:
                 if symbol.node.op == "placeholder":
                     self.builder.symbols[name] = (self.values[symbol.node], symbol.axis)
             self.used = used
-            layers = RepeatedLayers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
+            translate = self._translate if self._is_timed else self._node
+            layers = RepeatedLayers(self.builder, self.values, translate, self._stamped, self._may_repeat)
             layers.run([node for node in captured.graph.nodes if node in used])
             if self.refusals:
                 raise preflight.combined(self.refusals, self.builder.opset)
@@ -100,9 +106,7 @@ class Lowering:
     @staticmethod
     def _type(info: TensorInfo) -> OutputType:
         dtype = onnx_dtype(info.dtype)
-        if info.dtype.is_complex:
-            return onnx_dtype(info.dtype.to_real()), (*info.dims, 2)
-        return dtype, info.dims
+        return (onnx_dtype(info.dtype.to_real()), (*info.dims, 2)) if info.dtype.is_complex else (dtype, info.dims)
 
     def _weight(self, node: torch.fx.Node) -> ir.Value:
         weight = self.captured.weights[str(node.target)]
@@ -206,14 +210,15 @@ class Lowering:
             self.values[node] = self.values[source][index]  # type: ignore[index]
         else:
             self._call(node)
-        self._bind_symbols(node)
+        if self._symbols:
+            self._bind_symbols(node)
 
     def _may_repeat(self, node: torch.fx.Node) -> bool:
         """Return whether a node's ONNX form follows from its operands alone: it is none of the user's, and no size comes from it."""
-        if node in self._symbols or node.target in control_flow.EMITTERS or self.refusals:
+        if node in self._symbols or self.refusals:
             return False
-        entry = self.table.find(node.target, self.builder.opset, node in self._touching_complex)
-        return node.op != "call_function" or node.target is operator.getitem or (entry is not None and entry.is_ours)
+        entry = self._entries.get(node)
+        return entry.is_ours if entry is not None else node.op != "call_function" or node.target is operator.getitem
 
     def _stamped(self, node: torch.fx.Node, value: Any, made: Sequence[ir.Node]) -> None:
         """Leave a node that was stamped as ``_node`` would have."""
@@ -239,39 +244,31 @@ class Lowering:
         return [self.values[node] for node in graph.outputs]
 
     def _call(self, node: torch.fx.Node) -> None:
-        if node.target in control_flow.EMITTERS:
-            self.op.result = tuple(map(self._type, node.meta["val"]))
-            self.op.scope = node.meta.get("module") or ""
-            self.op.origin = self._origin(node)
-            control_flow.check_dtypes(node, self.op.result, self.builder.opset)
-            self.values[node] = control_flow.EMITTERS[node.target](self, node)
-            return
-        is_complex = node in self._touching_complex
-        entry = self.table.find(node.target, self.builder.opset, is_complex)
-        if entry is None:
-            entry = torchlib.entry_for(node.target, is_complex)
-            self.resorts[str(node.target)] = "torchlib"
-        assert entry is not None, "preflight let a missing entry pass"
         op = self.op
         infos = node.meta["val"]
-        op.result = tuple(
-            self._type(info) for info in (infos if isinstance(infos, tuple) else (infos,)) if info is not None
-        )
+        is_tuple = isinstance(infos, tuple)
+        types = op.result = tuple([self._type(info) for info in (infos if is_tuple else (infos,)) if info is not None])
         op.scope = node.meta.get("module") or ""
         op.origin = self._origin(node)
-        arguments = fill_defaults(
-            entry.overload,
-            [self._operand(arg) for arg in node.args],
-            {name: self._operand(arg) for name, arg in node.kwargs.items()},
-        )
+        entry = self._entries.get(node)
+        if entry is None:
+            if node.target in control_flow.EMITTERS:
+                control_flow.check_dtypes(node, types, self.builder.opset)
+                self.values[node] = control_flow.EMITTERS[node.target](self, node)
+                return
+            entry = torchlib.entry_for(node.target, node in self._touching_complex)
+            self.resorts[str(node.target)] = "torchlib"
+        assert entry is not None, "preflight let a missing entry pass"
+        operands = [self._operand(arg) for arg in node.args]
+        named = {name: self._operand(arg) for name, arg in node.kwargs.items()} if node.kwargs else {}
+        arguments = fill_defaults(entry.overload, operands, named)
         try:
             result = entry.call(op, arguments)
         except UserError as error:  # what follows is still looked at, so that one message names all that is refused
             located = preflight.located(error, node)
             located.__cause__ = error.__cause__
             self.refusals.append((node, located))
-            values = (new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
-            is_tuple = isinstance(infos, tuple)
+            values = (new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in types)
             result = tuple(None if info is None else next(values) for info in infos) if is_tuple else next(values)
         except Fx2OnnxError as error:
             if isinstance(error, Contradiction) or not preflight.is_ours(entry):
@@ -279,7 +276,12 @@ class Lowering:
             raise preflight.located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
             raise preflight.failed(node, entry, cause, self.builder.sizes) from cause
-        self.values[node] = self._finished(node, entry, result, infos)
+        if is_tuple:
+            self.values[node] = self._all_checked(node, entry, result, infos)
+            return
+        if isinstance(result, tuple | list) and len(result) == 1:
+            (result,) = result
+        self.values[node] = self._checked(node, entry, result, infos, node.name)
 
     def _origin(self, node: torch.fx.Node) -> dict[str, str]:
         if self.metadata == "none":
@@ -287,7 +289,10 @@ class Lowering:
         origin = {}
         where = where_of(node)
         if where is not None:
-            origin["source"] = f"{where.relative_file()}:{where.line}"
+            file = self._files.get(where.file)
+            if file is None:
+                file = self._files[where.file] = where.relative_file()
+            origin["source"] = f"{file}:{where.line}"
         if self.metadata == "full":
             origin["aten"] = str(node.target)
             origin["fx"] = node.name
@@ -300,12 +305,8 @@ class Lowering:
             return [self._operand(item) for item in arg]
         return arg
 
-    def _finished(self, node: torch.fx.Node, entry: TableEntry, result: Any, infos: Any) -> Any:
-        """Check what the entry returned against PyTorch's types, and name it."""
-        if not isinstance(infos, tuple):
-            if isinstance(result, tuple | list) and len(result) == 1:
-                (result,) = result
-            return self._checked(node, entry, result, infos, node.name)
+    def _all_checked(self, node: torch.fx.Node, entry: TableEntry, result: Any, infos: Sequence[Any]) -> Any:
+        """Check what the entry returned for several results, and name it."""
         values = list(result) if isinstance(result, tuple | list) else [] if result is None else [result]
         values += [None] * (len(infos) - len(values))
         checked = [
@@ -321,19 +322,19 @@ class Lowering:
         return tuple(checked)
 
     def _checked(self, node: torch.fx.Node, entry: TableEntry, value: Any, info: TensorInfo, name: str) -> ir.Value:
+        """Check what the entry returned against PyTorch's type, and name it."""
         if not isinstance(value, ir.Value):
             raise preflight.mistaken(node, entry, preflight.shown(value), "one tensor", {})
         dtype, dims = self._type(info)
         known = dims_of(value)
-        is_unlike = known != tuple(dims) and any(
-            differ(*pair, self.builder.sizes) for pair in zip(known, dims, strict=False)
-        )
+        is_same = known == dims
+        is_unlike = not is_same and any(differ(*pair, self.builder.sizes) for pair in zip(known, dims, strict=False))
         if dtype_of(value) != dtype or len(known) != len(dims) or is_unlike:
             given = f"{dtype_of(value).name}{[*map(str, known)]}"
             raise preflight.mistaken(node, entry, given, f"{dtype.name}{[*map(str, dims)]}", self.builder.sizes)
         if info.dtype.is_complex:
             mark_complex(value)
-        if self._name(value, name) and known != tuple(dims):
+        if self._name(value, name) and not is_same:
             set_type(value, dtype, dims)
         return value
 

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
@@ -17,7 +17,7 @@ from fx2onnx.aten_map.table.families import known_names
 from fx2onnx.aten_map.table.registry import Table, TableEntry
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
-from fx2onnx.capture.captured import Captured, GraphOutput, describe, where_of
+from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.eager_refusals import refusal_of_node
 from fx2onnx.lower import torchlib
@@ -28,22 +28,21 @@ from fx2onnx.torchcompat.operators import OpOverload
 
 def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[torch.fx.Node]:
     """The nodes that an output (or one of ``extra``) depends on, those of nested graphs among them."""
+    symbols = captured.symbols
     pending = [output.value for output in captured.outputs if isinstance(output.value, torch.fx.Node)]
     pending += extra
     numbers = (output.value for output in captured.outputs if isinstance(output.value, Dim))
-    pending += [
-        captured.symbols[name].node for number in numbers for name in number.symbols() & captured.symbols.keys()
-    ]
+    pending += [symbols[name].node for number in numbers for name in number.symbols() & symbols.keys()]
     used: set[torch.fx.Node] = set()
     while pending:
         node = pending.pop()
         if node not in used:
             used.add(node)
-            pending.extend(node.all_input_nodes)
-            if captured.symbols:
-                pending.extend(captured.symbols[name].node for name in symbols_in(node) if name in captured.symbols)
+            pending += node.all_input_nodes
+            if symbols:
+                pending += [symbols[name].node for name in symbols_in(node) if name in symbols]
             for nested in nested_graphs(node):
-                pending.extend(nested.outputs)
+                pending += nested.outputs
     return used
 
 
@@ -55,13 +54,8 @@ def nested_graphs(node: torch.fx.Node) -> list[Nested]:
     return [arg for arg in args if isinstance(arg, Nested)]
 
 
-def all_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
-    """The nodes of a graph and of the graphs nested in it."""
-    return (node for node, _ in nodes_with_depth(graph))
-
-
 def nodes_with_depth(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, int]]:
-    """Each node, and in how many graphs its own graph lies."""
+    """Each node of a graph and of the graphs nested in it, and in how many graphs its own graph lies."""
     pending = [(iter(graph.nodes), 0)]
     while pending:
         nodes, depth = pending[-1]
@@ -79,9 +73,13 @@ MAX_DEPTH = 30
 node, 5 for the type of an output; one graph is left for the form of an operator."""
 
 
-def check_depth(captured: Captured, used: set[torch.fx.Node]) -> None:
+Nodes: TypeAlias = Sequence[tuple[torch.fx.Node, int]]
+"""The nodes that ``nodes_with_depth`` gives."""
+
+
+def check_depth(nodes: Nodes, used: set[torch.fx.Node]) -> None:
     """Raises: UserError E203 where branches and loops are nested more deeply than a file can hold."""
-    for node, depth in nodes_with_depth(captured.graph):
+    for node, depth in nodes:
         if depth > MAX_DEPTH and node in used and node.op == "call_function":
             raise UserError(
                 "E203",
@@ -118,22 +116,20 @@ def symbols_in(node: torch.fx.Node) -> frozenset[str]:
     return frozenset(result)
 
 
-def touching_complex(captured: Captured) -> frozenset[torch.fx.Node]:
+def touching_complex(nodes: Nodes) -> frozenset[torch.fx.Node]:
     """The nodes of which an operand or a result is complex."""
-    nodes = list(all_nodes(captured.graph))
-    made = {node for node in nodes if _is_complex(node.meta.get("val"))}
+    made = {node for node, _ in nodes if _is_complex(node.meta.get("val"))}
     return (
-        frozenset(node for node in nodes if node in made or not made.isdisjoint(node.all_input_nodes))
+        frozenset(node for node, _ in nodes if node in made or not made.isdisjoint(node.all_input_nodes))
         if made
         else frozenset()
     )
 
 
 def _is_complex(values: Any) -> bool:
-    if isinstance(values, tuple):
-        return any(map(_is_complex, values))
-    dtype = getattr(values, "dtype", None)
-    return dtype is not None and bool(dtype.is_complex)
+    if type(values) is TensorInfo:
+        return values.dtype.is_complex
+    return isinstance(values, tuple) and any(map(_is_complex, values))
 
 
 def check_numbers_read(captured: Captured, lifted: Set[str]) -> None:
@@ -166,9 +162,9 @@ def _sources(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def check(
-    captured: Captured, used: set[torch.fx.Node], touching: frozenset[torch.fx.Node], table: Table, opset: int
-) -> None:
-    """``touching`` are the nodes that touch complex numbers.
+    nodes: Nodes, used: set[torch.fx.Node], touching: frozenset[torch.fx.Node], table: Table, opset: int
+) -> dict[torch.fx.Node, TableEntry]:
+    """The entry of each call that the table has. ``touching`` are the nodes that touch complex numbers.
 
     Raises: UserError E201 (no entry) or E202 (needs a newer opset) that lists every overload concerned.
     """
@@ -176,13 +172,19 @@ def check(
     too_old: Counter[object] = Counter()
     first: dict[object, torch.fx.Node] = {}
     needs: dict[object, int] = {}
-    for node in all_nodes(captured.graph):
+    entries: dict[torch.fx.Node, TableEntry] = {}
+    found: dict[tuple[int, bool], TableEntry | None] = {}
+    for node, _ in nodes:
         if node.op != "call_function" or node not in used or node.target is operator.getitem:
             continue
         if nested_graphs(node):
             continue
         is_complex = node in touching
-        if table.find(node.target, opset, is_complex) is None:
+        key = id(node.target), is_complex  # overloads hash in Python
+        entry = found[key] if key in found else found.setdefault(key, table.find(node.target, opset, is_complex))
+        if entry is not None:
+            entries[node] = entry
+        else:
             if node.target not in table and torchlib.find(node.target, is_complex) is not None:
                 continue
             known = table.forms(node.target, is_complex)
@@ -203,6 +205,7 @@ def check(
             why=", ".join(f"{name} needs opset {since} ({too_old[name]} uses)" for name, since in needs.items()),
             next=f"export with opset_version={max(needs.values())}",
         )
+    return entries
 
 
 def combined(refusals: Sequence[tuple[torch.fx.Node, Fx2OnnxError]], opset: int) -> Fx2OnnxError:

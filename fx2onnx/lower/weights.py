@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import torch
-from onnx_ir.tensor_adapters import TorchTensor
+from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.data_file import Bytes, Piece, all_bytes
+from fx2onnx.irx.values import ir_shape
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -83,7 +84,8 @@ class ModuleWeight(TorchTensor):
         plain = tensor.detach()
         if plain.is_conj() or plain.is_neg():
             plain = plain.resolve_conj().resolve_neg()
-        super().__init__(plain, name=name)
+        shape = ir_shape(plain.shape)  # given, it is not made number by number
+        super(TorchTensor, self).__init__(plain, from_torch_dtype(plain.dtype), shape=shape, name=name)
         self._reads = reads
 
     def put(self, tensor: torch.Tensor) -> None:

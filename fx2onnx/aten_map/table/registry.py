@@ -62,10 +62,14 @@ class TableEntry:
 
         Outputs without elements are constants, whatever the operator: many kernels do not take empty tensors.
         """
-        if op.result and all(0 in dims for _, dims in op.result):
-            empty = tuple(op.expand(op.const(0, dtype), dims) for dtype, dims in op.result)
-            is_list = isinstance(self.overload._schema.returns[0].type, torch.ListType)
-            return empty if is_list or len(empty) > 1 else empty[0]
+        for _, dims in op.result:
+            if 0 not in dims:
+                break
+        else:
+            if op.result:
+                empty = tuple(op.expand(op.const(0, dtype), dims) for dtype, dims in op.result)
+                is_list = isinstance(self.overload._schema.returns[0].type, torch.ListType)
+                return empty if is_list or len(empty) > 1 else empty[0]
         values = [arguments[name] for name in self.arguments]
         if self.parameters is None:
             return self.function(op, *values)
@@ -121,7 +125,10 @@ class Table:
 
     def find(self, overload: Any, opset: int, is_complex: bool = False) -> TableEntry | None:
         """The best entry that ``opset`` admits, or None. ``is_complex``: for a call that touches complex numbers."""
-        return next((entry for entry in self.forms(overload, is_complex) if entry.since <= opset), None)
+        for entry in self.forms(overload, is_complex):
+            if entry.since <= opset:
+                return entry
+        return None
 
     def forms(self, overload: Any, is_complex: bool) -> list[TableEntry]:
         """The entries for real or for complex calls, the newest form first."""

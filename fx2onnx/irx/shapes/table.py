@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import onnx_ir as ir
 
@@ -40,10 +40,10 @@ class ShapeCall:
         return found
 
     def dims(self, index: int = 0) -> Dims:
-        return dims_of(self.value(index))
+        return dims_of(self.inputs[index] or self.value(index))
 
     def dtype(self, index: int = 0) -> ir.DataType:
-        return dtype_of(self.value(index))
+        return dtype_of(self.inputs[index] or self.value(index))
 
     def optional(self, name: str) -> ir.Value | None:
         """The input of that name, if given."""
@@ -133,21 +133,33 @@ def differ(one: DimLike, other: DimLike, sizes: Mapping[str, int]) -> bool:
         return False
 
 
-def check_dtypes(schema: OpSchema, values: Sequence[ir.Value | None], opset: int) -> None:
+def misfit(schema: OpSchema, dtypes: Sequence[ir.DataType | None]) -> ir.DataType | Literal["unlike"] | None:
+    """The dtype that the operator does not take, ``unlike`` where inputs that must have one dtype have not, None where all
+    fits. The dtype of an absent input is None, an unknown one UNDEFINED.
+    """
+    for index, dtype in enumerate(dtypes):
+        allowed = schema.dtypes_of(index) if dtype else None
+        if allowed is not None and dtype not in allowed:
+            return dtype
+    for one, other in schema.alike:
+        repeats = other == len(schema.input_names)
+        for dtype in dtypes[other:] if repeats else dtypes[other : other + 1]:
+            if dtype is not None and dtypes[one] not in (None, dtype):
+                return "unlike"
+    return None
+
+
+def check_dtypes(
+    schema: OpSchema, values: Sequence[ir.Value | None], dtypes: Sequence[ir.DataType | None], opset: int
+) -> None:
     """Raises Contradiction where operands that must have one dtype have not, UserError E203 where the operator of this opset
     takes no such dtype.
     """
-    for index, value in enumerate(values):
-        dtype = None if value is None else value.dtype
-        allowed = None if dtype is None else schema.dtypes_of(index)
-        if allowed is not None and dtype is not None and dtype not in allowed:
-            raise _not_taken(schema, dtype, opset)
-    for one, other in schema.alike:
-        repeats = other == len(schema.input_names)
-        for value in values[other:] if repeats else values[other : other + 1]:
-            first = values[one]
-            if first is not None and value is not None and first.dtype is not value.dtype:
-                raise refused(schema.op_type, values, "they must have one dtype")
+    found = misfit(schema, dtypes)
+    if found == "unlike":
+        raise refused(schema.op_type, values, "they must have one dtype")
+    if found is not None:
+        raise _not_taken(schema, found, opset)
 
 
 def _not_taken(schema: OpSchema, dtype: ir.DataType, opset: int) -> UserError:

@@ -1,4 +1,4 @@
-"""torch's batch norm, attention, encoders of transformers, and recurrent layers."""
+"""torch's batch norm, attention, encoders of transformers, recurrent layers, and adaptive softmax."""
 
 from __future__ import annotations
 
@@ -149,6 +149,19 @@ def get_expected_cell_size(self: Any, input: torch.Tensor, batch_sizes: torch.Te
 def _state_size(layers: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None, features: int) -> tuple[Any, ...]:
     batch = batch_sizes[0].item() if batch_sizes is not None else input.size(0 if layers.batch_first else 1)
     return layers.num_layers * (2 if layers.bidirectional else 1), batch, features
+
+
+@patches("torch.nn.modules.adaptive:AdaptiveLogSoftmaxWithLoss.forward", around=True)
+def adaptive_log_softmax(forward: Any, self: Any, input_: torch.Tensor, target_: torch.Tensor) -> Any:
+    """As that of ``AdaptiveLogSoftmaxWithLoss``, except that all classes are computed, and not those of each row alone."""
+    if target_.dim() > 1 or input_.dim() != target_.dim() + 1:
+        return forward(self, input_, target_)
+    if target_.dim() and input_.shape[0] != target_.shape[0]:
+        raise RuntimeError("Input and target should have the same size in the batch dimension.")
+    rows = input_ if target_.dim() else input_.unsqueeze(0)
+    found = self.log_prob(rows).gather(1, target_.reshape(-1, 1)).squeeze(1)
+    loss = (-found).mean()
+    return forward.__globals__["_ASMoutput"](found if target_.dim() else found.squeeze(0), loss)
 
 
 _QUANTIZED = "torch.ao.nn.quantized.dynamic.modules.rnn"

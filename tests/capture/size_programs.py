@@ -82,6 +82,10 @@ NUMBERS: Mapping[str, Callable[[Any], Any]] = {
     "exp": lambda n: math.exp(-n),
     "sin": lambda n: math.sin(n) + math.cos(n) + math.tanh(n),
     "atan": lambda n: math.atan(n) + math.atan2(3 - n, n),
+    "asin": lambda n: math.asin(1 / n) + math.asin(-2 / (n + 1)),
+    "acos": lambda n: math.acos(1 / n) + math.acos(-1) * n,
+    "np.arcsin": lambda n: np.arcsin(1 / n) - np.arccos(1 / n),
+    "dist": lambda n: math.dist([n, 2.0, 0], (1, 1.5, n)) + math.dist((n,), (9,)),
     "hypot of quotients": lambda n: math.hypot(n / 3, 2.5) + math.cbrt(n),
     "sinh": lambda n: math.sinh(n / 7) + math.cosh(3 / n) + math.expm1(-n) + math.tan(1 / n),
     "copysign": lambda n: math.copysign(3 - n, -2.0) + math.copysign(n, 0.0),
@@ -207,6 +211,9 @@ SIZES: Mapping[str, Callable[[Any], Any]] = {
 """Some of these, which are sizes of a result, too."""
 
 PROGRAMS: Mapping[str, Program] = {
+    "multi_dot": lambda x: torch.linalg.multi_dot([x, x.T, x, torch.ones(4, 3)]) / len(x),
+    "multi_dot of vectors": lambda x: torch.linalg.multi_dot([x[:, 0], x, x.T, x[:, 1]]),
+    "chain_matmul": lambda x: torch.chain_matmul(x.T, x, x.T),
     "convolved by transforms": convolved_by_transforms,
     "numel of a shape": lambda x: x * x.shape.numel(),
     "slice of a shape": lambda x: x.reshape(x.shape[:1].__add__((2, 2))).sum(1),

@@ -120,6 +120,10 @@ ARRAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linspace and its step": lambda x: (
         x * np.linspace(0, 1, x.shape[1], retstep=True)[1] + np.linspace(0, 3, x.shape[0], False, True)[1]
     ),
+    "interp with a period": lambda x: (
+        x * torch.from_numpy(np.interp(np.arange(x.shape[1]), [7, 3, 15], [0.5, 1.0, 3.0], period=-10))
+        + float(np.interp(x.shape[0], [-190, 5], [2.0, 3.0], left=9, period=360))
+    ),
     "interp": lambda x: (
         x * torch.from_numpy(np.interp(np.arange(x.shape[1]), [1, 3, 9], [0.5, 1.0, 3.0], left=7))
         + float(np.interp(x.shape[0], [0, 5, 6], [0.0, 1.0, 3.0]))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import operator
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -132,3 +135,26 @@ def test_extremes_of_a_shape_compare_no_sizes(program: Callable[[torch.Tensor], 
         dynamic_shapes=(dict(enumerate("bchw")),),
     )
     assert not result.report.assumptions
+
+
+@pytest.mark.parametrize("mode", ["zero", "symmetric", "periodization", "per"])
+@pytest.mark.parametrize("taps", [4, types.SimpleNamespace(dec_len=6)])
+def test_lengths_of_wavelet_transforms(monkeypatch: pytest.MonkeyPatch, mode: str, taps: Any) -> None:
+    """``pywt`` computes them in C, of plain numbers."""
+
+    def dwt_coeff_len(data_len: int, filter_len: Any, mode: str) -> int:
+        size = operator.index(data_len)
+        return (
+            (size + 1) // 2 if mode.startswith("per") else (size + getattr(filter_len, "dec_len", filter_len) - 1) // 2
+        )
+
+    package = types.ModuleType("pywt")
+    package.dwt_coeff_len = dwt_coeff_len  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pywt", package)
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        missing = 2 * (package.dwt_coeff_len(x.shape[0], taps, mode=mode) - 1) - x.shape[0] + 6
+        return torch.nn.functional.pad(x, (0, 0, missing // 2, missing - missing // 2))
+
+    sample, *others = samples("")
+    check(padded, sample, others=others, dynamic_shapes=({0: "n"},))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,17 @@ def _kron(tracer: Tracer, call: Call, self: torch.Tensor, other: torch.Tensor) -
         return NotImplemented
     with tracer.mode:
         return split.kron(self, other)
+
+
+@register(Kind.RECORD, aten.linalg_multi_dot.default, aten.chain_matmul.default)
+def _chain(tracer: Tracer, call: Call) -> object:
+    """Products from left to right, as in the file: torch's kernel chooses an order by plain numbers."""
+    matrices = call.args[0]
+    ranks = [matrix.dim() for matrix in matrices]
+    if len(ranks) < 2 or _is_static(*matrices) or set(ranks[1:-1]) - {2} or {ranks[0], ranks[-1]} - {1, 2}:
+        return NotImplemented
+    with tracer.mode:
+        return functools.reduce(torch.matmul, matrices)
 
 
 @register(Kind.RECORD, *split.GRADIENTS)

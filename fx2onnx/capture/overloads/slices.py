@@ -16,6 +16,7 @@ from fx2onnx.capture.registry import Call, Kind, register
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar, apply
+from fx2onnx.sizes.following import follows_from
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.asked_code import unpacks
 from fx2onnx.torchcompat.caught_errors import is_caught
@@ -134,7 +135,8 @@ def _extent(tracer: Tracer, size: DimLike, start: DimLike, end: DimLike) -> tupl
         if (is_sure and _always(env, relation)) or env.certain(relation.op, value, bound):
             return value
         is_exact = True
-        return apply(op, value, bound)
+        needed = [guard.relation for guard in env.guards.values() if guard.ends_run]
+        return value if needed and follows_from(needed, relation) else apply(op, value, bound)
 
     def place(bound: DimLike) -> Scalar:
         if bound == 0:

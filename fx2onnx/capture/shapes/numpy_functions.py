@@ -85,9 +85,16 @@ def _others_spaced(
 
 
 @answers_for_caller
-def _interpolated(x: Value, xp: Value, fp: Value, left: Value = None, right: Value = None) -> Value:
+def _interpolated(
+    x: Value, xp: Value, fp: Value, left: Value = None, right: Value = None, period: Value = None
+) -> Value:
     """``np.interp``: the line through the points on both sides of each number."""
     places, points, values = (tnp.asarray(each).tensor.double() for each in (x, xp, fp))
+    if period is not None:
+        period, left, right = abs(period), None, None
+        places, (points, order) = places % period, (points % period).sort()
+        points = torch.cat([points[-1:] - period, points, points[:1] + period])
+        values = torch.cat([values[order[-1:]], values[order], values[order[:1]]])
     last = points.shape[0] - 1
     lower = torch.searchsorted(points, places.contiguous(), right=True).sub(1).clamp(0, max(last - 1, 0))
     upper = torch.clamp(lower + 1, max=last)

@@ -20,7 +20,7 @@ from fx2onnx.capture.shapes import size_arguments, size_literals, size_tensors
 from fx2onnx.capture.shapes.number_methods import ATTRIBUTES, Function
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_keys import hashing
-from fx2onnx.capture.shapes.size_math import FAST_LENGTHS, IS_FINITE, MATH, NEEDS, Formula, Number, has_result
+from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, NEEDS, OF_LIBRARIES, Formula, Number, has_result
 from fx2onnx.capture.shapes.symnode import may_be_size, size_node, sym_number, unwrap
 from fx2onnx.sizes.expr import Scalar, apply
 from fx2onnx.torchcompat.frames import asked_by_user, is_of_modules
@@ -201,6 +201,18 @@ def _formula(formula: Formula, original: Function) -> Function:
 
 
 @answers_for_caller
+def _distance(original: Function) -> Function:
+    """``math.dist`` by ``math.hypot``, where there are sizes among the coordinates."""
+
+    def distance(one: Sequence[Number], other: Sequence[Number], /) -> Number:
+        if not any(size_node(each) is not None for each in (*one, *other)):
+            return original(one, other)
+        return math.hypot(*(left - right for left, right in zip(one, other, strict=True)))
+
+    return distance
+
+
+@answers_for_caller
 def _finite(answer: bool, original: Function) -> Function:
     asks = _OF_DATA[original.__name__]
 
@@ -284,6 +296,7 @@ _OF_PYTHON: tuple[_Wrapped, ...] = (
     (builtins, "min", functools.partial(_extreme, "min")),
     (builtins, "max", functools.partial(_extreme, "max")),
     (builtins, "pow", _power),
+    (math, "dist", _distance),
     *((math, name, functools.partial(_formula, formula)) for name, formula in MATH.items()),
     *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
 )
@@ -309,7 +322,7 @@ _WRAPPED: tuple[_Row, ...] = tuple(
 )
 _LIBRARIES: Mapping[tuple[str, str], Callable[[Function], Function]] = {
     **{(name, "contract_path"): _planned for name in ("opt_einsum", "opt_einsum.contract")},
-    **{(name, "next_fast_len"): functools.partial(_formula, formula) for name, formula in FAST_LENGTHS.items()},
+    **{place: functools.partial(_formula, formula) for place, formula in OF_LIBRARIES.items()},
 }
 _LIBRARY = "it counts with sizes: an order of products is that at the sample, a length is an expression"
 

@@ -151,6 +151,12 @@ def arc_tangent(opposite: Scalar, adjacent: Scalar) -> Scalar | None:
     return apply("atan", apply("truediv", opposite, adjacent)) if certain("gt", from_one(adjacent), 0) else None
 
 
+def arc_sine(value: Scalar) -> Scalar:
+    """``math.asin`` by the tangent of half the angle, which is finite at both ends."""
+    beside = apply("sqrt", added(1.0, multiplied(-1.0, multiplied(value, value))))
+    return multiplied(2.0, apply("atan", apply("truediv", plain(value), added(1.0, beside))))
+
+
 def hyperbolic(sign: int, value: Scalar) -> Scalar | None:
     """``cosh``, and ``sinh`` for the sign -1."""
     both = added(apply("exp", plain(value)), multiplied(float(sign), apply("exp", multiplied(-1.0, plain(value)))))
@@ -166,6 +172,8 @@ def with_sign(value: Scalar, sign: Scalar) -> Scalar | None:
 MATH: Mapping[str, Formula] = {
     **{name: partial(_of, name) for name in ("sqrt", "log2", "log10", "exp", "sin", "cos", "tanh", "atan")},
     "atan2": arc_tangent,
+    "asin": arc_sine,
+    "acos": lambda value: added(math.pi / 2, multiplied(-1.0, arc_sine(value))),
     "cosh": partial(hyperbolic, 1),
     "sinh": partial(hyperbolic, -1),
     "tan": lambda value: apply("truediv", apply("sin", plain(value)), apply("cos", plain(value))),
@@ -188,18 +196,20 @@ MATH: Mapping[str, Formula] = {
 """The formulas by the name of the function; each takes and gives expressions or plain numbers."""
 
 
-def _fast_length(greatest: int, target: Scalar, real: bool = False) -> Scalar | None:
-    return apply("next_smooth", target, 5 if real else greatest)
+def _coefficients(length: Scalar, taps: Scalar, mode: object) -> Scalar | None:
+    """``pywt.dwt_coeff_len``: the number of coefficients of each half of a wavelet transform."""
+    count: Scalar = 2 if getattr(mode, "name", mode) in ("periodization", "per") else getattr(taps, "dec_len", taps)
+    return apply("floordiv", length + count - 1, 2)
 
 
-FAST_LENGTHS: Mapping[str, Formula] = {
-    "scipy.fft": partial(_fast_length, 11),
-    "scipy.fftpack": partial(_fast_length, 5),
-    "pyro.ops.tensor_utils": partial(_fast_length, 5),
-    "pytorch_forecasting.utils._utils": partial(_fast_length, 5),
-    "torch_audiomentations.utils.convolution": partial(_fast_length, 5),
-}
-"""The formulas of functions ``next_fast_len``, by module: the lengths have no prime factors above a number."""
+OF_LIBRARIES: Mapping[tuple[str, str], Formula] = {
+    **{(name, "next_fast_len"): lambda target, real=False, most=most: apply("next_smooth", target, 5 if real else most) for name, most in (
+        ("scipy.fft", 11), ("scipy.fftpack", 5), ("pyro.ops.tensor_utils", 5), ("pytorch_forecasting.utils._utils", 5),
+        ("torch_audiomentations.utils.convolution", 5),
+    )},
+    **{(name, "dwt_coeff_len"): _coefficients for name in ("pywt", "pywt._dwt")},
+}  # fmt: skip
+"""The formulas of libraries' functions, by module and name: fast lengths have no prime factors above a number."""
 
 
 Needs: TypeAlias = Sequence[tuple[str, Scalar, Scalar]]
@@ -245,6 +255,7 @@ NEEDS: Mapping[str, Callable[..., Needs]] = {
     "log1p": lambda value: [("gt", value, -1)],
     "comb": lambda value, count: [("ge", value, 0)],
     "atan2": lambda opposite, adjacent: nonzero(adjacent),
+    **dict.fromkeys(("asin", "acos"), lambda value: [("ge", value, -1), ("le", value, 1)]),
     "exp": lambda value: [("lt", value, _LARGEST_EXPONENT)],
     "pow": _needs_of_power,
 }
@@ -263,24 +274,11 @@ def has_result(env: Any, needs: Needs) -> bool:
 
 IS_FINITE: Mapping[str, bool] = {"isfinite": True, "isinf": False, "isnan": False}
 _OF_NUMPY = (
-    "sqrt",
-    "log2",
-    "log10",
-    "log",
-    "exp",
-    "sin",
-    "cos",
-    "tanh",
-    "hypot",
-    "cbrt",
-    "expm1",
-    "tan",
-    "sinh",
-    "cosh",
-)
+    "sqrt", "log2", "log10", "log", "exp", "sin", "cos", "tanh", "hypot", "cbrt", "expm1", "tan", "sinh", "cosh",
+)  # fmt: skip
 REAL: Mapping[str, Formula] = {
     **{name: MATH[name] for name in _OF_NUMPY},
-    **{f"arc{name[1:]}": MATH[name] for name in ("atan", "atan2")},
+    **{f"arc{name[1:]}": MATH[name] for name in ("atan", "atan2", "asin", "acos")},
     **dict.fromkeys(("radians", "deg2rad"), MATH["radians"]),
     **dict.fromkeys(("degrees", "rad2deg"), MATH["degrees"]),
 }

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.capture.recorded import N, recorded, sizes_at
+from tests.support import check
 
 SIZES = (2, 3, 6, 7, 11, 40)
 SLICES = [
@@ -63,3 +64,26 @@ def test_bounds_that_depend_on_data() -> None:
     _, result = recorded(lambda x, i: x[: i.item() - 12], (10,), ((), torch.int64))
     for bound in (0, 3, 11, 12, 16, 30):
         assert sizes_at(result, u0=bound) == torch.empty(10)[: bound - 12].shape
+
+
+def _checked(x: torch.Tensor, y: torch.Tensor) -> int:
+    n = y.shape[0]
+    if n > x.shape[0]:
+        raise ValueError("too few rows")
+    return n
+
+
+BEHIND_A_CHECK = {
+    "up to the size": lambda x, y: x[: _checked(x, y)].view(y.shape[0], -1, 2),
+    "from the size": lambda x, y: x[_checked(x, y) :].reshape(len(x) - len(y), 2, 6),
+    "of a longer one": lambda x, y: torch.cat([y, x])[: _checked(x, y) + len(y)].reshape(2 * len(y), -1, 2),
+    "last rows": lambda x, y: x[-_checked(x, y) :].reshape(y.shape[0], 2, -1) + y.reshape(y.shape[0], 2, -1),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND_A_CHECK)
+def test_a_check_that_raises_is_known_behind_it(name: str) -> None:
+    """The length was min(a, b), and a reshape by b a condition of its own; with more sizes, quotients that are no numbers."""
+    rows = [(torch.randn(a, 4, 3), torch.randn(b, 4, 3)) for a, b in ((7, 3), (5, 4), (9, 1), (6, 6))]
+    result = check(BEHIND_A_CHECK[name], rows[0], others=rows[1:], dynamic_shapes=({0: "a"}, {0: "b"}))
+    assert [each.expression for each in result.report.assumptions] == ["b <= a"]

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from fx2onnx.irx.private_names import has_reader, is_read, rows_of, set_inputs, take_out
+from fx2onnx.irx.private_names import (
+    Row,
+    drop_initializer,
+    has_reader,
+    is_read,
+    nodes_of_own_kind,
+    rows_of,
+    set_inputs,
+    take_out,
+)
 from fx2onnx.irx.schema import GRAPH_BEARING
 
 ORIGIN_KEYS = ("source", "aten", "fx")
@@ -18,9 +27,20 @@ def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
     while pending:
         graph = pending.pop()
         yield graph
-        for node, domain, op_type, _, _ in rows_of(graph):
+        for node in nodes_of_own_kind(graph, GRAPH_BEARING):
+            pending += nested_graphs(node)
+
+
+def graphs_with_rows(model: ir.Model) -> Iterator[tuple[ir.Graph, list[Row]]]:
+    """``graphs_of``, each with the rows of its nodes, for passes that add no nested graphs while they look."""
+    pending = [model.graph]
+    while pending:
+        graph = pending.pop()
+        rows = rows_of(graph)
+        for node, domain, op_type, _, _ in rows:
             if op_type in GRAPH_BEARING or domain:
                 pending += nested_graphs(node)
+        yield graph, rows
 
 
 def nested_graphs(node: ir.Node) -> list[ir.Graph]:
@@ -101,13 +121,6 @@ def remove_unread(nodes: Iterable[ir.Node]) -> list[ir.Node]:
             elif not is_read(value):
                 drop_initializer(value)
     return removed
-
-
-def drop_initializer(value: ir.Value) -> None:
-    """Take a weight that nobody reads out of its graph; one that is also a graph input stays."""
-    graph = value.graph if value.is_initializer() and not value.is_graph_input() else None
-    if graph is not None and value.name is not None:
-        del graph.initializers[value.name]
 
 
 def _release(graph: ir.Graph) -> None:

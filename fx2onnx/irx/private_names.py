@@ -8,7 +8,7 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -29,6 +29,18 @@ def rows_of(graph: ir.Graph) -> list[Row]:
         rows.append((node, node._domain, node._op_type, node._inputs, node._outputs))
         box = box.next
     return rows
+
+
+def nodes_of_own_kind(graph: ir.Graph, op_types: Set[str]) -> list[ir.Node]:
+    """The nodes of a graph, in order, that have one of these operators or one of a domain beside the standard one."""
+    root, nodes = graph._nodes._root, list[ir.Node]()
+    box = root.next
+    while box is not root:
+        node = box.value
+        if node is not None and (node._domain or node._op_type in op_types):
+            nodes.append(node)
+        box = box.next
+    return nodes
 
 
 def names_of(graph: ir.Graph, *, nodes: bool = True) -> list[str]:
@@ -125,3 +137,9 @@ def take_out(node: ir.Node) -> None:
     node._inputs = (None,) * len(node._inputs)
     node.graph = None
     graph._nodes.remove(node)
+
+
+def drop_initializer(value: ir.Value) -> None:
+    """Take a weight that nobody reads out of its graph; one that is also a graph input stays."""
+    if value._is_initializer and not value._is_graph_input and value._graph is not None and value._name is not None:
+        del value._graph._initializers[value._name]

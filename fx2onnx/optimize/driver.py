@@ -12,10 +12,9 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import FAULTS, InternalError, RewriteFailed
 from fx2onnx.base.events import details
-from fx2onnx.irx.edit import can_replace, graphs_of, merged_origin, remove_unread, replace
+from fx2onnx.irx.edit import can_replace, graphs_with_rows, merged_origin, remove_unread, replace
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.names import emitter_of
-from fx2onnx.irx.private_names import rows_of
 from fx2onnx.irx.values import dims_of, set_type
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.rewrite import Match, Removal, Rewrite, Why, is_rounded
@@ -99,7 +98,6 @@ class Driver:
             if rewrite.since <= self.opset:
                 for root in rewrite.roots:
                     self._by_root.setdefault(root, []).append(rewrite)
-        self._graphs = list(graphs_of(model))
         self._op: Emit | None = None
         self._spans = details()
         self._queue: deque[ir.Node] = deque()
@@ -110,13 +108,13 @@ class Driver:
     def run(self) -> None:
         """One visit of every node that is a root, then of those around each edit."""
         by_root = self._by_root
-        for graph in self._graphs:
-            for node, domain, op_type, _, _ in rows_of(graph):
+        for _, rows in graphs_with_rows(self.model):
+            for node, domain, op_type, _, _ in rows:
                 if found := by_root.get(f"{domain}::{op_type}" if domain else op_type):
                     self._queued[node] = found
         self._queue.extend(self._queued)
-        limit = EDITS_PER_NODE * len(self._queue) + 100
-        while self._queue and not self.budget.is_spent:
+        limit, budget = EDITS_PER_NODE * len(self._queue) + 100, self.budget
+        while self._queue and (budget.left is None or not budget.is_spent):
             node = self._queue.popleft()
             rewrites = self._queued.pop(node)
             if node.graph is None:
@@ -156,7 +154,7 @@ class Driver:
                 self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
 
     def _is_rounded(self, values: Sequence[ir.Value]) -> bool:
-        return any(is_rounded(value, self._graphs[0]) for value in values)
+        return any(is_rounded(value, self.model.graph) for value in values)
 
     def _apply_timed(self, rewrite: Rewrite[Any], root: ir.Node, match: Match) -> Why | None:
         assert self._spans is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import can_replace, graphs_of, remove_unread, replace, replace_inputs
-from fx2onnx.irx.private_names import is_read, rows_of, use_count
+from fx2onnx.irx.edit import can_replace, graphs_of, graphs_with_rows, remove_unread, replace, replace_inputs
+from fx2onnx.irx.private_names import is_read, nodes_of_own_kind, use_count
 from fx2onnx.irx.schema import GRAPH_BEARING, is_random
-from fx2onnx.irx.values import dims_of, known_sizes, set_type
-from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_constant, is_rounded
+from fx2onnx.irx.values import dims_of, noted_sizes, set_type
+from fx2onnx.optimize.rewrite import attribute, dims_or_none, is_constant, is_float, is_rounded, static_dims
 from fx2onnx.optimize.weights import is_literal, lacks_data
 from fx2onnx.semantics import folding
 from fx2onnx.semantics.folding import EXACT, LAST_BIT, Function, Inputs
@@ -106,10 +107,9 @@ class Folder:
 
     def run(self) -> int:
         """Returns how many values became initializers."""
-        graphs = list(graphs_of(self.model))
-        count = self.constant_nodes(graphs)
-        for graph in graphs:
-            for node, domain, op_type, inputs, outputs in rows_of(graph):
+        count = self.constant_nodes()
+        for _, rows in graphs_with_rows(self.model):
+            for node, domain, op_type, inputs, outputs in rows:
                 if len(outputs) == 1 and not domain:
                     self._node(node, op_type, inputs, outputs[0])
         folded = set(self.nodes)
@@ -177,9 +177,7 @@ class Folder:
     def _is_guess(self, node: ir.Node, is_computed: bool = False) -> bool:
         """Return whether the last bit decides something, and nobody said which library's it should be."""
         value = node.outputs[0]
-        guessed = (node.op_type in LAST_BIT and self.functions is None) or (
-            is_computed and value.dtype is not None and value.dtype.is_floating_point()
-        )
+        guessed = (node.op_type in LAST_BIT and self.functions is None) or (is_computed and is_float(value))
         return guessed and is_rounded(node.outputs[0], self.model.graph)
 
     def _arrays(self, inputs: Sequence[ir.Value | None]) -> Sequence[Array | None] | None:
@@ -204,7 +202,7 @@ class Folder:
     def _numbers(self, value: ir.Value, tensor: ir.TensorProtocol) -> Array | None:
         if tensor.nbytes > self.budget.value_bytes or tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
             return None
-        is_shared = value.dtype is not None and value.dtype.is_floating_point() and use_count(value) != 1
+        is_shared = use_count(value) != 1 and is_float(value)
         is_stored_twice = not self.by_any_kernel and is_shared  # with it, ``_release`` counts the bytes
         if not is_literal(tensor) and (not self.fold_weights or is_stored_twice):
             return None
@@ -213,23 +211,26 @@ class Folder:
     def _is_small(self, node: ir.Node) -> bool:
         """Return whether the result is within the budget, where that is known beforehand."""
         value = node.outputs[0]
-        if value.dtype is not None and value.dtype not in FOLDABLE_DTYPES:
+        dtype, sizes = value.dtype, static_dims(value)
+        if dtype is not None and dtype not in FOLDABLE_DTYPES:
             return False
-        dims = dims_or_none(value)
-        if dims is None or value.dtype is None or not all(isinstance(dim, int) for dim in dims):
+        if sizes is None or dtype is None:
             return node.op_type not in ("Expand", "ConstantOfShape", "Tile", "Range")
-        size: int = np.prod([int(d) for d in dims if not isinstance(d, Dim)], dtype=np.int64).item()
-        return size * value.dtype.itemsize <= self.budget.value_bytes
+        return math.prod(sizes) * dtype.itemsize <= self.budget.value_bytes
 
     @staticmethod
     def _fits(value: ir.Value, array: Array) -> bool:
         """Return whether the result is of the dtype and dims that the graph promises."""
-        if value.dtype is not None and value.dtype.numpy() != array.dtype:
+        dtype, dims = value.dtype, dims_or_none(value)
+        if dtype is not None and dtype.numpy() != array.dtype:
             return False
-        dims = dims_or_none(value)
-        return dims is None or (
-            len(dims) == array.ndim
-            and all(isinstance(dim, Dim) or dim == size for dim, size in zip(dims, array.shape, strict=True))
+        return (
+            dims is None
+            or dims == array.shape
+            or (
+                len(dims) == array.ndim
+                and all(isinstance(dim, Dim) or dim == size for dim, size in zip(dims, array.shape, strict=True))
+            )
         )
 
     def _initializer(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
@@ -241,13 +242,13 @@ class Folder:
         self.model.graph.initializers[new.name] = new
         return new
 
-    def constant_nodes(self, graphs: Sequence[ir.Graph]) -> int:
+    def constant_nodes(self) -> int:
         """``Constant`` nodes -> initializers that share their tensors."""
         found: list[ir.Node] = []
         replaced: list[tuple[ir.Value, ir.Value]] = []
-        for graph in graphs:
-            for node, domain, op_type, _, _ in rows_of(graph):
-                if op_type != "Constant" or domain or node.outputs[0].is_graph_output():
+        for graph in graphs_of(self.model):
+            for node in nodes_of_own_kind(graph, {"Constant"}):
+                if node.domain or node.outputs[0].is_graph_output():
                     continue
                 tensor = _constant_tensor(node)
                 if tensor is None or not is_read(node.outputs[0]):
@@ -276,8 +277,7 @@ def _sizes(node: ir.Node, op_type: str, value: ir.Value) -> Array | None:
             array = np.array(dims, dtype=np.int64)
             return array if op_type == "Shape" else np.array(array.prod(), dtype=np.int64)
         return None
-    is_integer = value.dtype in (ir.DataType.INT64, ir.DataType.INT32)
-    sizes = known_sizes(value) if is_integer and "fx2onnx.sizes" in value.meta else None
+    sizes = noted_sizes(value) if value.dtype in (ir.DataType.INT64, ir.DataType.INT32) else None
     if sizes is None or not all(isinstance(size, int) for size in sizes) or value.shape is None:
         return None
     dims = dims_of(value)
@@ -302,7 +302,7 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
 
 def store_constants(model: ir.Model) -> int:
     """``Constant`` nodes -> initializers, and nothing else. Returns how many."""
-    return Folder(model).constant_nodes(list(graphs_of(model)))
+    return Folder(model).constant_nodes()
 
 
 def fold_constants(
@@ -325,7 +325,7 @@ def attributes_of(node: ir.Node) -> dict[str, Any]:
     """Attributes as kernels take them: tensors as arrays."""
     return {
         name: item.as_tensor().numpy() if item.type == ir.AttributeType.TENSOR else item.value
-        for name, item in node.attributes.items()
+        for name, item in node.attributes.data.items()
     }
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError
-from fx2onnx.irx.edit import graphs_of, remove_unread, replace_inputs
-from fx2onnx.irx.private_names import rows_of
+from fx2onnx.irx.edit import graphs_with_rows, remove_unread, replace_inputs
 from fx2onnx.irx.values import dtype_of, set_type
 from fx2onnx.optimize.fold_constants import DEFAULT_BUDGET, FOLDABLE_DTYPES, attributes_of
 from fx2onnx.optimize.rewrite import is_float, static_dims
@@ -97,8 +96,8 @@ def _constant_nodes(model: ir.Model) -> list[ir.Node]:
     """The nodes that depend on weights and literals alone, in order."""
     nodes: list[ir.Node] = []
     found: set[ir.Value] = set()
-    for graph in graphs_of(model):
-        for node, domain, op_type, inputs, outputs in rows_of(graph):
+    for _, rows in graphs_with_rows(model):
+        for node, domain, op_type, inputs, outputs in rows:
             if (op_type in ARITHMETIC or op_type in MOVES) and not domain and _is_constant(inputs, outputs, found):
                 nodes.append(node)
                 found.add(outputs[0])

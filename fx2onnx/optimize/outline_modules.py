@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import drop_initializer, graphs_of, nested_graphs
-from fx2onnx.irx.private_names import is_read
+from fx2onnx.irx.edit import graphs_of, nested_graphs
+from fx2onnx.irx.private_names import drop_initializer, is_read
 from fx2onnx.irx.values import copied_type
 from fx2onnx.optimize.function_body import FunctionBody, body_of, define, differing
 from fx2onnx.optimize.weights import is_literal

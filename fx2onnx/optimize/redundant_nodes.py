@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.data_file import pieces_of
-from fx2onnx.irx.edit import can_replace, drop_initializer, graphs_of, remove_unread, replace
-from fx2onnx.irx.private_names import has_reader, is_read, rows_of
+from fx2onnx.irx.edit import can_replace, graphs_with_rows, remove_unread, replace
+from fx2onnx.irx.private_names import Row, drop_initializer, has_reader, is_read
 from fx2onnx.irx.schema import COMMUTATIVE, is_random
 from fx2onnx.optimize.rewrite import operand
 from fx2onnx.optimize.weights import is_literal, lacks_data
@@ -72,8 +72,8 @@ def merge_equal_nodes(model: ir.Model) -> int:
     graph, two that are both graph outputs. Weights of the module stay apart, whatever they hold.
     """
     merged = _merge_constants(model)
-    for graph in list(graphs_of(model)):
-        merged += _merge_nodes(graph)
+    for _, rows in list(graphs_with_rows(model)):
+        merged += _merge_nodes(rows)
     return merged
 
 
@@ -95,11 +95,11 @@ def _merge_constants(model: ir.Model) -> int:
     return merged
 
 
-def _merge_nodes(graph: ir.Graph) -> int:
+def _merge_nodes(rows: Iterable[Row]) -> int:
     beside: dict[Hashable, ir.Node] = {}
     found: dict[Hashable, ir.Node] = {}
     merged = 0
-    for node, _, op_type, _, _ in rows_of(graph):
+    for node, _, op_type, _, _ in rows:
         other = beside.setdefault((op_type, frozenset(node.inputs)), node)
         key = None if other is node else _key(node)
         if key is None:
@@ -145,11 +145,11 @@ def _key(node: ir.Node) -> Hashable | None:
 
 def remove_dead_nodes(model: ir.Model) -> int:
     """Remove nodes and initializers that no output depends on, in nested graphs too. Returns how many were removed."""
-    removed, graphs = 0, list(graphs_of(model))
-    for graph in graphs:
-        dead = [node for node, *_ in rows_of(graph) if not has_reader(node)]
+    removed, graphs = 0, list(graphs_with_rows(model))
+    for _, rows in graphs:
+        dead = [row[0] for row in rows if not has_reader(row[0])]
         removed += len(remove_unread(dead))
-    for graph in graphs:
+    for graph, _ in graphs:
         for value in list(graph.initializers.data.values()):
             if not is_read(value):
                 drop_initializer(value)

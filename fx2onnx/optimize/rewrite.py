@@ -167,9 +167,12 @@ def is_constant(value: ir.Value | None) -> bool:
     return value is not None and value.const_value is not None and not value.is_graph_input()
 
 
+FLOATING = frozenset(dtype for dtype in ir.DataType if dtype.is_floating_point())
+"""The floating-point dtypes; asking one makes this set anew."""
+
+
 def is_float(value: ir.Value) -> bool:
-    dtype = value.dtype
-    return dtype is not None and dtype.is_floating_point()
+    return value.dtype in FLOATING
 
 
 def scalar_of(value: ir.Value | None) -> float | None:
@@ -241,4 +244,4 @@ def is_rounded(value: ir.Value, main: ir.Graph) -> bool:
 
 def _cuts(cast: ir.Node) -> bool:
     """Return whether it casts to integers."""
-    return not ir.DataType(cast.attributes["to"].as_int()).is_floating_point()
+    return cast.attributes["to"].as_int() not in FLOATING

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.escape import human_size
 from fx2onnx.base.events import record
-from fx2onnx.irx.edit import drop_initializer
+from fx2onnx.irx.private_names import drop_initializer
 from fx2onnx.irx.values import dims_of
 from fx2onnx.optimize.weights import ArrangedTensor, DerivedTensor, JoinedTensor
 from fx2onnx.quantize.accuracy import Feeds, errors_of, operands_of, relative, run

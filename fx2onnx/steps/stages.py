@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import OF_EXPORTERS
-from fx2onnx.irx.edit import drop_initializer, graphs_of
+from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.inference import STANDARD, infer_types
-from fx2onnx.irx.private_names import is_read
+from fx2onnx.irx.private_names import drop_initializer, is_read
 from fx2onnx.optimize.driver import AppliedEdit
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_branches, fold_constants
 from fx2onnx.optimize.pipelines import (

@@ -14,8 +14,8 @@ from os import PathLike
 import onnx
 import onnx_ir as ir
 
-from fx2onnx.irx.edit import graphs_of
-from fx2onnx.irx.private_names import rows_of, use_count
+from fx2onnx.irx.edit import graphs_with_rows
+from fx2onnx.irx.private_names import use_count
 from fx2onnx.irx.values import copied_type, known_array, known_ints
 from fx2onnx.targets.fault_entries import FaultEntry, read_entries
 from fx2onnx.targets.float64.images import keep_apart, scaled
@@ -107,8 +107,8 @@ def met(model: ir.Model, target: Target) -> Iterator[tuple[Fault, ir.Node]]:
     """Each node that meets a fault of the target."""
     found = of(target)
     op_types = frozenset[str]().union(*(fault.op_types for fault in found))
-    for graph in graphs_of(model) if found else ():
-        for node, _, op_type, _, _ in rows_of(graph):
+    for _, rows in graphs_with_rows(model) if found else ():
+        for node, _, op_type, _, _ in rows:
             for fault in found if op_type in op_types else ():
                 if op_type in fault.op_types and fault.has(node):
                     yield fault, node

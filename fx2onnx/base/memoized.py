@@ -36,9 +36,11 @@ def of_class(function: Callable[[type], V]) -> Callable[[type], V]:
 
     @functools.wraps(function)
     def kept(kind: type) -> V:
-        if kind not in known:
-            known[kind] = function(kind)
-        return known[kind]
+        try:
+            return known[kind]
+        except KeyError:
+            found = known[kind] = function(kind)
+            return found
 
     return kept
 

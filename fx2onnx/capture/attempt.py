@@ -29,6 +29,7 @@ from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.facts import Facts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY
+from fx2onnx.torchcompat.modules import ModuleTree
 
 
 @dataclass
@@ -62,6 +63,8 @@ class Request:
     """The task of a capture, which is the same in all of its attempts."""
 
     root: torch.nn.Module
+    tree: ModuleTree
+    """The modules and weights of ``root``, which each run leaves as they were."""
     options: CaptureOptions
     keep: Callable[[Any], bool]
     """True for an overload that stays whole; others are split by PyTorch's decompositions."""

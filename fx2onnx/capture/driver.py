@@ -86,15 +86,15 @@ def capture(
     of shape-dependent decisions, could not be translated. Raises UserError E1xx.
     """
     with record("bind arguments"):
-        root = as_module(module)
-        _refuse_lazy(root)
+        tree = ModuleTree(root := as_module(module))
+        _refuse_lazy(tree)
         positional, named = normalise_args(root, args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
         asked, calls = _sizes_asked_for(root, arguments, options)
         _check_baked(arguments, options.baked)
-
     request = Request(
         root,
+        tree,
         options,
         keep,
         patches,
@@ -102,7 +102,7 @@ def capture(
         frozenset(asked.declared),
         tuple(asked.relations),
         untranslated,
-        outside=outside_of(root.modules()),
+        outside=outside_of(tree.modules),
     )
     attempt = _first_attempt(request, arguments, asked)
     has_ended = False
@@ -323,13 +323,12 @@ def as_module(module: Any) -> torch.nn.Module:
     )
 
 
-def _refuse_lazy(root: torch.nn.Module) -> None:
+def _refuse_lazy(tree: ModuleTree) -> None:
     """Raise UserError E101 where a parameter or buffer gets its shape in the first call only."""
-    lazy = [
-        name for name, each in (*root.named_parameters(), *root.named_buffers()) if torch.nn.parameter.is_lazy(each)
-    ]
-    if lazy:
-        what = f"the shape of {lazy[0]} is not known before the module's first call"
+    one_of_each = {type(tensor): tensor for tensor in tree.weights}
+    if any(map(torch.nn.parameter.is_lazy, one_of_each.values())):
+        lazy = next(name for name, _, tensor in tree.tensors if torch.nn.parameter.is_lazy(tensor))
+        what = f"the shape of {lazy} is not known before the module's first call"
         raise UserError("E101", what, next="call module(*args, **kwargs) once, then export it")
 
 

@@ -100,7 +100,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, trace: DecisionTrace | None
     control_flow.register()
     arguments, bake = attempt.arguments, attempt.baked.names
     program = attempt.root if attempt.program.module is None else attempt.program.module
-    tree = ModuleTree(program)
+    tree = attempt.request.tree if program is attempt.root else ModuleTree(program)
     tracer = Tracer(shape_env, weight_names(tree), attempt.request.keep, attempt.operators.pre_dispatch, trace)
     tracer.values.fake_mode.released = attempt.request.outside.tensors
     tracer.branching = branching = attempt.branching
@@ -170,7 +170,7 @@ def _run_module(
     if tracer.has_arrays:
         functions |= road("NumPy in tensors").installed_arrays()
     loops = tracer.plugin("loops").installed(functions) if attempt.branching.has_loops else None
-    install_names(tree, attempt.numbers.files, functions, loops, has_arrays=tracer.has_arrays)
+    install_names(tree, held.functions, attempt.numbers.files, functions, loops, has_arrays=tracer.has_arrays)
     attempt.request.patches.apply(attempt.operators.traced, tracer.is_known)
     if attempt.operators.compiling is not None:
         say_compiling()

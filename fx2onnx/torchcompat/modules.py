@@ -20,6 +20,7 @@ class ModuleTree:
         self.modules = [module for _, module in self.named]
         self.tensors = _named_tensors(self.named)
         """Name, kind (``parameter`` or ``buffer``) and tensor of each parameter, then of each buffer, tied ones once."""
+        self.weights = [tensor for _, _, tensor in self.tensors]
 
     def buffers(self) -> list[torch.Tensor]:
         return [tensor for _, kind, tensor in self.tensors if kind == "buffer"]

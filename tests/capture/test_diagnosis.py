@@ -21,6 +21,7 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Guard, Specialization
 from fx2onnx.sizes.expr import Dim, apply
 from fx2onnx.sizes.relation import Relation
+from fx2onnx.torchcompat.modules import ModuleTree
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 LINE = SourceLocation("model.py", 3, "forward")
@@ -31,7 +32,7 @@ def attempt(**changes: Any) -> Attempt:
     module = torch.nn.Linear(4, 2)
     arguments = bind(module.forward, (torch.zeros(6, 4),), {}, None)
     set_dynamic_axes(arguments, ({0: "n"},), None)
-    request = Request(module, CaptureOptions(), lambda _: True, Patches())
+    request = Request(module, ModuleTree(module), CaptureOptions(), lambda _: True, Patches())
     return changed(Attempt(request, arguments).at_sample(), **changes)
 
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
-
-import torch
 
 from fx2onnx.base.code_patch import Why, content_of, put_name
 from fx2onnx.base.memoized import Bounded
@@ -28,6 +26,7 @@ Names: TypeAlias = dict[str, Any]
 
 def install_names(
     tree: ModuleTree,
+    own: Sequence[Callable[..., object]],
     numbers_in: frozenset[str],
     functions: Mapping[int, object],
     loops: Names | None = None,
@@ -36,10 +35,10 @@ def install_names(
 ) -> None:
     """Until ``Changes`` end, in this thread, the code of the modules of ``tree`` finds ``len`` and ``type`` that know symbolic
     sizes; the files ``numbers_in`` find ``int``, ``float`` and ``range``, too, and ``functions`` (by the id of those that they have) under
-    names of their own. ``loops``: names where loops over sizes are loops of the file, and ``functions`` have stand-ins everywhere.
+    names of their own. ``own``: functions that are set on modules. ``loops``: names where loops over sizes are loops of the file, and ``functions`` have stand-ins everywhere.
     ``has_arrays``: ``functions`` have one for NumPy, everywhere.
     """
-    for space in _spaces_of(tree):
+    for space in _spaces_of(tree, own):
         if loops is not None or has_arrays:
             _exchange(space, functions)
         if loops is not None:
@@ -87,15 +86,14 @@ def names_of_file(where: SourceLocation | None) -> frozenset[str]:
 _NEVER = frozenset({"torch", "builtins", "fx2onnx", "numpy", *sys.stdlib_module_names})
 
 
-def _spaces_of(tree: ModuleTree) -> Iterator[Names]:
+def _spaces_of(tree: ModuleTree, own: Sequence[Callable[..., object]]) -> Iterator[Names]:
     """Globals of the files that define the classes of the modules or the forwards that are set on them, and of what files that
     are no installed library's import.
     """
-    parts = tree.modules
-    kinds = {base for kind in set(map(type, parts)) for base in kind.__mro__}
+    kinds = {base for kind in set(map(type, tree.modules)) for base in kind.__mro__}
     names = {kind.__module__ for kind in kinds if kind.__module__.split(".")[0] not in _NEVER}
     pending = [vars(sys.modules[name]) for name in names if name in sys.modules]
-    for function in _functions_of(parts):
+    for function in _functions_of(own):
         if not str(function.__globals__.get("__name__")).startswith("torch."):
             pending.append(function.__globals__)
     seen: set[int] = set()
@@ -107,10 +105,8 @@ def _spaces_of(tree: ModuleTree) -> Iterator[Names]:
             pending += _imported(space)
 
 
-def _functions_of(parts: Sequence[torch.nn.Module]) -> list[FunctionType]:
+def _functions_of(held: Sequence[Callable[..., object]]) -> list[FunctionType]:
     """Functions that are attributes of modules, such as a ``forward`` of its own, and those that they hold in closures."""
-    held = [value for part in parts for value in vars(part).values() if isinstance(value, FunctionType)]
-    held += [vars(part)["forward"] for part in parts if "forward" in vars(part)]
     pending = [inspect.unwrap(value) for value in held]
     found: dict[int, FunctionType] = {}
     while pending:

@@ -17,6 +17,7 @@ import types
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, compress, filterfalse
 from operator import is_
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -42,6 +43,8 @@ REGISTRIES = frozenset(vars(torch.nn.Module())) - {"training"}
 """A module's own dicts: of what they hold, only tensors are state."""
 _ALWAYS = frozenset({"__dict__", "__weakref__"})
 PARAMETERS, BUFFERS = "_parameters", "_buffers"
+_OTHER_REGISTRIES = tuple(name for name in vars(torch.nn.Module()) if name in REGISTRIES - {PARAMETERS, BUFFERS})
+_IMMEDIATE = frozenset({bool, int, float, str, type(None)})
 _OTHERS = frozenset(
     [
         "torch", "numpy", "builtins", "logging", "threading", "_thread", "weakref", "asyncio", "concurrent", "multiprocessing",
@@ -109,6 +112,7 @@ class Snapshot:
         """True if something that is held changes as it is used, such as an iterator."""
         self.scripted: list[tuple[str, Value, dict[str, object]]] = []
         """Name, what has them, and its attributes, of each scripted module."""
+        self._set_on_modules: list[Value] = []
         self._functions: list[Value] = []
         self._readers: Readers = []
         self._kinds: dict[type, int] = {}
@@ -118,6 +122,8 @@ class Snapshot:
         self._seen.update(id(module) for _, module in named)
         for name, module in named:
             self._add_module(name, module)
+        self.functions = [*self._set_on_modules]
+        """Functions that are attributes of ``modules``, and what ``forward`` is on one itself."""
         self._pending.reverse()
         self._walk()
         for name, value in others:
@@ -135,24 +141,30 @@ class Snapshot:
 
     def _add_module(self, name: str, module: torch.nn.Module, parent: int = -1) -> None:
         attributes = module.__dict__.copy()
-        entries, kinds, place = self.entries, self._kinds, len(self.entries)
+        entries, place = self.entries, len(self.entries)
         entries.append(Entry(module.__dict__, attributes, DICT, parent, name))
-        for key, value in attributes.items():
-            kind = kinds.get(type(value))
-            if kind is None:
-                kind = kinds[type(value)] = kind_of(type(value))
-            if kind == PLAIN:
-                continue
-            if key not in REGISTRIES:
-                self._found(value, place, key)
-            elif not value and key != BUFFERS:
-                self._empty.append(value)
-            elif kind in (DICT, SET):
-                entries.append(Entry(value, value.copy(), kind, place, key))
-                for hook in value.values() if key.endswith("_hooks") else ():
+        for key in (PARAMETERS, BUFFERS):
+            tensors = attributes.get(key)
+            if not tensors and key == PARAMETERS:
+                self._empty.append(tensors)
+            elif isinstance(tensors, dict):
+                for own, tensor in tensors.items():
+                    self._found_on(tensor, len(entries), own)
+                entries.append(Entry(tensors, tensors.copy(), DICT, place, key))
+        others = [*map(attributes.get, _OTHER_REGISTRIES)]
+        self._empty += filterfalse(None, others)
+        for key, value in compress(zip(_OTHER_REGISTRIES, others, strict=True), others):
+            if isinstance(value, dict | set):
+                entries.append(Entry(value, value.copy(), DICT if isinstance(value, dict) else SET, place, key))
+                for hook in value.values() if isinstance(value, dict) and key.endswith("_hooks") else ():
                     self._found(hook, place, key)
-                for own, tensor in value.items() if key in (PARAMETERS, BUFFERS) else ():
-                    self._found_on(tensor, len(entries) - 1, own)
+        for key in attributes:
+            if key not in REGISTRIES and type(value := attributes[key]) not in _IMMEDIATE:
+                if type(value) is tuple and _IMMEDIATE.issuperset(map(type, value)):
+                    continue
+                self._found(value, place, key)
+                if key == "forward" or type(value) is types.FunctionType:
+                    self._set_on_modules.append(value)
         if slots := _slots(type(module)):
             place = len(entries)
             entries.append(Entry(module, _in_slots(module, slots), OBJECT, parent, name))
@@ -233,21 +245,33 @@ class Snapshot:
             return False
         if not all(is_same_array(entry.holder, entry.content) for entry in self.entries if entry.kind == ARRAY):
             return False
-        looked_at = (entry for entry in self.entries if entry.kind in COMPARED)
+        looked_at = (entry for entry in _that_may_differ(self.entries) if entry.kind in COMPARED)
         return all(key == "training" for entry in looked_at for key, _, _ in differing(entry))
 
     def put_back(self) -> None:
         """All is as it was; in namespaces only what has other tensors."""
-        for place, entry in enumerate(self.entries):
-            if place < self._outside or _has_other_tensors(entry):
-                _PUT_BACK[entry.kind](entry.holder, entry.content)
-        for container in self._empty:
-            if container:
-                container.clear()
+        outside = [entry for entry in self.entries[self._outside :] if _has_other_tensors(entry)]
+        for entry in (*_that_may_differ(self.entries[: self._outside]), *outside):
+            _PUT_BACK[entry.kind](entry.holder, entry.content)
+        for container in filter(None, self._empty):
+            container.clear()
         for _, scripted, attributes in self.scripted:
             for name, value in attributes.items():
                 if not is_same(scripted.getattr(name), value):
                     scripted.setattr(name, value)
+
+
+def _that_may_differ(entries: list[Entry]) -> list[Entry]:
+    """The entries without the plain dicts, where all of these hold what they held."""
+    dicts = [(entry.holder, entry.content) for entry in entries if entry.kind == DICT and type(entry.holder) is dict]
+    found, before = [holder for holder, _ in dicts], [content for _, content in dicts]
+    flat, values = chain.from_iterable, dict[Value, Value].values
+    is_same = (
+        [*map(len, found)] == [*map(len, before)]
+        and all(map(is_, flat(map(values, found)), flat(map(values, before))))
+        and all(map(is_, flat(found), flat(before)))
+    )
+    return [each for each in entries if each.kind != DICT or type(each.holder) is not dict] if is_same else entries
 
 
 def _has_other_tensors(entry: Entry) -> bool:
@@ -510,7 +534,7 @@ def differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:
         items = list(base_of(holder).items(holder))
     else:
         items, content = list(enumerate(parts_of_view(holder))), dict(enumerate(content))
-    if len(items) == len(content) and all(map(_are_same, items, content.items())):
+    if len(items) == len(content) and all(map(is_, chain.from_iterable(items), chain.from_iterable(content.items()))):
         return
     left = dict(content)
     for key, after in items:
@@ -531,7 +555,3 @@ def _is_as_noted(entry: Entry) -> bool:
     advancing = road("what goes on as it is used")
     now = advancing.state_of(entry.holder)
     return now is not advancing.UNKNOWN and bool(advancing.is_same_state(now, entry.content))
-
-
-def _are_same(one: tuple[object, Value], other: tuple[object, Value]) -> bool:
-    return one[0] is other[0] and one[1] is other[1]

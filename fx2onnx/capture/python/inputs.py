@@ -371,13 +371,16 @@ def beside_weights(
 
     Some that lie elsewhere are meant to, such as lengths that PyTorch wants on the CPU.
     """
-    homes = {tensor.device for tensor in chain(module.parameters(), module.buffers())}
     leaves, rebuild = flatten((args, kwargs), is_built_otherwise)
     tensors = {id(leaf.value): leaf.value for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
     places = {tensor.device for tensor in tensors.values()}
-    if len(homes) != 1 or not places or homes & places or _META in {device.type for device in homes | places}:
+    home = None
+    for tensor in chain(module.parameters(), module.buffers()) if places else ():
+        if tensor.device in places or home not in (None, tensor.device):
+            return args, kwargs
+        home = tensor.device
+    if home is None or _META in {device.type for device in (home, *places)}:
         return args, kwargs
-    (home,) = homes
     moved = {key: tensor.to(home) for key, tensor in tensors.items()}
     found, named = rebuild([moved.get(id(leaf.value), leaf.value) for leaf in leaves])
     return tuple(found), named

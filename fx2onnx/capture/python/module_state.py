@@ -8,6 +8,8 @@ import pickle
 import random
 import threading
 from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import attrgetter, is_
 
 import numpy as np
 import torch
@@ -28,11 +30,12 @@ def preserve(tree: ModuleTree, training: bool | None, arguments: Iterable[tuple[
     Only what differs is put back, so that another thread that runs the module never finds it without its attributes.
     """
     snapshot = keep(tree, arguments)
-    own = [module.__dict__["forward"] for module in tree.modules if callable(module.__dict__.get("forward"))]
     if training is not None:
         for module in tree.modules:
-            set_mode(module, training)
-    keep_apart(set(map(type, tree.modules)), own)
+            if getattr(module, "training", None) is not training:
+                set_mode(module, training)
+    own = [module.__dict__["forward"] for module in tree.modules if "forward" in module.__dict__]
+    keep_apart(set(map(type, tree.modules)), filter(callable, own))
     return snapshot
 
 
@@ -41,10 +44,8 @@ def keep(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) -> Snap
     that is."""
     modes = [(module, type(module), module.training) for module in tree.modules]
     snapshot = snapshot_of(tree, arguments)
-    leaves = [tensor for *_, tensor in tree.tensors if tensor.is_leaf]
-    leaves += [tensor for tensor in snapshot.tensors.values() if tensor.is_leaf]
-    tracked = [(tensor, tensor.requires_grad, tensor.grad, tensor._backward_hooks is None) for tensor in leaves]
-    before_change(functools.partial(_put_back, tracked, modes, snapshot))
+    leaves = [tensor for tensor in chain(tree.weights, snapshot.tensors.values()) if tensor.is_leaf]
+    before_change(functools.partial(_put_back, leaves, [*map(_GRADIENTS, leaves)], modes, snapshot))
     if snapshot.has_advancing:
         snapshot.names().stand_in_for_iterators()
     return snapshot
@@ -55,29 +56,34 @@ def snapshot_of(tree: ModuleTree, arguments: Iterable[tuple[str, object]] = ()) 
     return Snapshot(tree.named, arguments, functools.partial(namespaces_of, tree.modules))
 
 
+_GRADIENTS = attrgetter("requires_grad", "grad", "_backward_hooks")
+
+
 def _put_back(
-    tracked: list[tuple[torch.Tensor, bool, torch.Tensor | None, bool]],
+    leaves: list[torch.Tensor],
+    gradients: list[tuple[bool, torch.Tensor | None, object]],
     modes: list[tuple[torch.nn.Module, type, bool]],
     snapshot: Snapshot,
 ) -> None:
-    for tensor, requires_grad, gradient, has_no_hooks in tracked:
-        if tensor.requires_grad != requires_grad:
-            tensor.requires_grad_(requires_grad)
-        if tensor.grad is not gradient:
-            tensor.grad = gradient
-        if has_no_hooks and tensor._backward_hooks is not None:
-            tensor._backward_hooks = None
+    now = [*map(_GRADIENTS, leaves)]
+    if not all(map(is_, chain.from_iterable(now), chain.from_iterable(gradients))):
+        for tensor, (requires_grad, gradient, hooks) in zip(leaves, gradients, strict=True):
+            if tensor.requires_grad != requires_grad:
+                tensor.requires_grad_(requires_grad)
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+            if hooks is None and tensor._backward_hooks is not None:
+                tensor._backward_hooks = None
     for module, kind, mode in modes:
         if type(module) is not kind:
             module.__class__ = kind
-        set_mode(module, mode)
+        if getattr(module, "training", None) is not mode:
+            set_mode(module, mode)
     snapshot.put_back()
 
 
 def set_mode(module: torch.nn.Module, mode: bool) -> None:
     """Set a module's flag alone, without its own ``train``."""
-    if getattr(module, "training", None) is mode:
-        return
     if "training" in module.__dict__:
         module.__dict__["training"] = mode  # a quarter of the time of ``Module.__setattr__``
     else:
@@ -138,26 +144,32 @@ def keep_process_state() -> Callable[[], bool]:
     """Until ``Changes`` end, forward may enter modes, set seeds and draw random numbers: afterwards torch's modes are as before, and the
     process draws as if it had not. Returns a function that says whether Python's or NumPy's numbers may have been drawn since.
     """
-    before, own = host_states(), {}
+    own: object = {}
     if threading.active_count() == 1:
         before_change(functools.partial(_put_torch_state_back, torch.get_rng_state()))
-        keep_host_states()
+        states = keep_host_states()
     else:
-        own = road("random draws").draw_apart()
+        states, own = host_states(), road("random draws").draw_apart()
     keep_modes()
-    return lambda: bool(own) or host_states() != before
+    return lambda: bool(own) or host_states() != states
 
 
-def keep_host_states() -> None:
+def keep_host_states() -> tuple[tuple[object, ...], bytes]:
     """Until ``Changes`` end, forward may draw random numbers of Python and NumPy: afterwards they go on as if it had
-    not."""
-    before_change(functools.partial(random.setstate, random.getstate()))
-    before_change(functools.partial(np.random.set_state, np.random.get_state(legacy=False)))
+    not. Returns their states."""
+    states = host_states()
+    before_change(functools.partial(_put_host_states_back, states))
+    return states
 
 
-def host_states() -> object:
+def host_states() -> tuple[tuple[object, ...], bytes]:
     """The states of Python's and NumPy's random generators, which ``==`` compares."""
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
+
+
+def _put_host_states_back(states: tuple[tuple[object, ...], bytes]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(pickle.loads(states[1]))
 
 
 def _put_torch_state_back(state: torch.Tensor) -> None:

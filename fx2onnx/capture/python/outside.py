@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from random import SystemRandom
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -59,8 +60,12 @@ class OutsideState:
 def outside_of(modules: Iterable[torch.nn.Module]) -> OutsideState:
     """The state outside of ``modules``: their classes, and the Python modules that their ``forward`` is from."""
     before: dict[int, tuple[object, dict[str, Any]]] = {}
+    seen: set[type] = set()
     for module in modules:
         kind = type(module)
+        if kind in seen and "forward" not in vars(module):
+            continue
+        seen.add(kind)
         forward = vars(module).get("forward", vars(kind).get("forward"))  # of a function that is exported, its own
         if not isinstance(forward, FunctionType) or id(kind) in before or not is_user(forward.__code__):
             continue
@@ -90,7 +95,10 @@ def namespaces_of(
     clocks: list[tuple[dict[str, object], str]] = [
         (holder if isinstance(holder, dict) else {}, str(key)) for holder, key, value in readers if _is_clock(value)
     ]
-    pending: list[Any] = [*functions, *dict.fromkeys(base for each in modules for base in type(each).__mro__)]
+    pending: list[Any] = [
+        *functions,
+        *dict.fromkeys(chain.from_iterable(kind.__mro__ for kind in dict.fromkeys(map(type, modules)))),
+    ]
     spaces: dict[int, tuple[str, Any, set[str]]] = {}
     met: dict[int, FunctionType] = {}
     seen: set[int] = set()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fx2onnx
-from tests.support import run_engines
+from tests.support import check, run_engines
 
 X = torch.randn(4, 6)
 
@@ -200,3 +200,37 @@ def test_sizes_in_functions_of_numpy_stay_sizes() -> None:
         x = torch.randn(rows, columns)
         for (got,) in run_engines(result.model_proto, [x]).values():
             torch.testing.assert_close(torch.from_numpy(got), scaled(x))
+
+
+NUMBERS: dict[str, Callable[[int], object]] = {
+    "function": lambda n: np.sqrt(n),
+    "of two": lambda n: np.hypot(n, 2),
+    "in a list": lambda n: [np.log(n), 0.1, 2],
+    "in nested lists": lambda n: [[np.exp(-n / 10), 2.0], [n, 1]],
+    "float64": lambda n: np.float64(n) * 2,
+    "computed on": lambda n: [n * np.sqrt(n), 1 / np.sqrt(n), -(np.sqrt(n) ** 2), np.sqrt(n) // 2, n + np.float64(0.1)],
+    "constant": lambda n: np.float64(np.pi) * n,
+    "behind a constant": lambda n: n / np.float64(3),
+    "rounded": lambda n: [np.floor(n / 2), np.ceil(n / 2), np.round(n * 0.3)],
+    "step": lambda n: np.linspace(0, 1, n, retstep=True)[1],
+    "float32": lambda n: [np.sqrt(np.float32(n)), 0.5],
+    "Python's": lambda n: [float(np.sqrt(n)), math.sqrt(np.sqrt(n)), n / 2],
+    "whole": lambda n: [int(np.ceil(n / 2)), int(np.floor(np.sqrt(n))), n],
+}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("make", ["tensor", "as_tensor", "asarray"])
+def test_tensors_of_numbers_of_numpy_have_its_dtype(number: str, make: str) -> None:
+    """float64, of which a list is one, and not torch's default dtype."""
+
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = getattr(torch, make)(NUMBERS[number](x.shape[0]))
+        return made, x * made.sum()
+
+    others = [(torch.randn(size, 6),) for size in (2, 5, 9)]
+    result = check(forward, (X,), others=others, dynamic_shapes=({0: "n"},))
+    expected = forward(X)
+    assert [value.type.tensor_type.elem_type for value in result.model_proto.graph.output] == [
+        {torch.float64: 11, torch.float32: 1, torch.int64: 7}[each.dtype] for each in expected
+    ]

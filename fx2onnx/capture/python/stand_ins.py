@@ -125,6 +125,8 @@ def to_int(value: Any) -> object:
 def to_float(value: Any) -> object:
     if type(value) is DataNumber:
         return value
+    if type(value) is torch.SymFloat:  # which may be one of NumPy's
+        return torch.SymFloat(value.node.sym_float())  # type: ignore[no-untyped-call]
     return float(bool(value)) if type(value) is torch.SymBool else torch.sym_float(value)  # type: ignore[no-untyped-call]
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+import numpy as np
 import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
@@ -17,9 +18,8 @@ from fx2onnx.capture.shapes.size_math import (
     bit_length,
     has_result,
     nonzero,
-    ufunc_of_sizes,
 )
-from fx2onnx.capture.shapes.symnode import size_node, sym_number, unwrap
+from fx2onnx.capture.shapes.symnode import as_numpy, size_node, sym_number, unwrap
 from fx2onnx.sizes.expr import apply, is_real_number
 
 Function: TypeAlias = Callable[..., Number]
@@ -74,6 +74,34 @@ def _itself(self: Number) -> Number:
     return self
 
 
+_PLAIN: Mapping[type, Function] = {
+    torch.SymInt: int,
+    torch.SymFloat: float,
+    torch.SymBool: bool,
+    np.ndarray: lambda array: np.array(array.tolist()) if array.dtype == object else array,
+}
+"""The number or array with which NumPy computes in the place of a size, or of an array of objects."""
+
+
+def _like(value: Number) -> Number:
+    """A plain number of the kind of a size; any other value itself."""
+    node = size_node(value)
+    return value if node is None else getattr(node, "kind", node.pytype)(1)
+
+
+@answers_for_caller
+def ufunc_of_sizes(_: Number, ufunc: np.ufunc, method: str, *inputs: Number, **kwargs: Number) -> Number:
+    """``__array_ufunc__`` of sizes: by their own methods, as NumPy computes with objects; where they have none, of the plain numbers."""
+    compute, sizes = getattr(ufunc, method), (torch.SymInt, torch.SymFloat, torch.SymBool)
+    try:
+        found = compute(*(np.array(value, object) if type(value) in sizes else value for value in inputs), **kwargs)
+        if type(found) not in (torch.SymInt, torch.SymFloat):
+            return found
+        return as_numpy(found, type(compute(*map(_like, inputs), **kwargs)))
+    except (AttributeError, TypeError):  # of a method that the size has not
+        return compute(*(_PLAIN[type(value)](value) if type(value) in _PLAIN else value for value in inputs), **kwargs)
+
+
 _OF_BOTH: Mapping[str, object] = {
     "__divmod__": answers_for_caller(lambda self, other: (self // other, self % other)),
     "__rdivmod__": answers_for_caller(lambda self, other: (other // self, other % self)),
@@ -82,7 +110,7 @@ _OF_BOTH: Mapping[str, object] = {
     "imag": 0,
     "conjugate": _itself,
     "__array_ufunc__": ufunc_of_sizes,
-    "rint": answers_for_caller(lambda self: 1.0 * round(self)),
+    "rint": answers_for_caller(lambda self: as_numpy(1.0 * round(self))),
     "__floordiv__": _floordiv("__floordiv__", 1),
     "__rfloordiv__": _floordiv("__rfloordiv__", -1),
     **{name: _method(formula, name) for name, formula in REAL.items()},

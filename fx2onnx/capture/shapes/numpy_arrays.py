@@ -20,6 +20,7 @@ from fx2onnx.capture.python.stand_ins import ARRAYS, LENGTHS, SYMBOLIC, to_float
 from fx2onnx.capture.shapes.numpy_functions import OF_UFUNCS, OTHERS, ndarray, tnp
 from fx2onnx.capture.shapes.shape_env import NOT_NUMPY
 from fx2onnx.capture.shapes.size_arguments import WHOLE
+from fx2onnx.capture.shapes.symnode import as_numpy
 from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.late_imports import torch_arrays
 from fx2onnx.torchcompat.pytrees import pytree
@@ -192,7 +193,8 @@ class _Kind(Delegate):
     def __call__(self, *args: Value) -> Value:
         value = args[0] if len(args) == 1 else None
         if type(value) in SYMBOLIC:
-            return (to_int if issubclass(self.original, np.integer) else to_float)(value)
+            found = (to_int if issubclass(self.original, np.integer) else to_float)(value)
+            return as_numpy(found, self.original)
         if type(value) is ndarray or isinstance(value, torch.Tensor):
             return tnp.asarray(value).astype(self.original)
         return self.original(*args)

@@ -11,6 +11,7 @@ import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.python.held import Value
+from fx2onnx.capture.shapes.symnode import as_numpy
 from fx2onnx.torchcompat.frames import check
 from fx2onnx.torchcompat.late_imports import torch_arrays
 
@@ -73,7 +74,7 @@ def _spaced(
     if dtype is not None:
         is_floor = name == "linspace" and np.issubdtype(np.dtype(dtype), np.integer)
         found = (tnp.floor(found) if is_floor else found).astype(dtype)
-    return (found, (stop - start) / (num - 1 if endpoint else num)) if retstep else found
+    return (found, as_numpy((stop - start) / (num - 1 if endpoint else num))) if retstep else found
 
 
 @answers_for_caller

@@ -14,7 +14,7 @@ from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.stand_ins import LENGTHS
 from fx2onnx.capture.shapes.size_arguments import WHOLE
 from fx2onnx.capture.shapes.size_math import Number
-from fx2onnx.capture.shapes.symnode import sym_number
+from fx2onnx.capture.shapes.symnode import NumPyNode, size_node, sym_number
 
 Function: TypeAlias = Callable[..., Number]
 _KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})
@@ -71,6 +71,8 @@ def tensor_of(data: Number, is_typed: bool = False, real: torch.dtype | None = N
     if isinstance(data, list | tuple):
         parts = [tensor_of(part, real=real) for part in data]
         dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
+        if dtype == torch.float64 != real:  # that of all of the list, so that none is rounded
+            return tensor_of(data, is_typed, dtype)
         return torch.stack([part.to(dtype) for part in parts])
     if isinstance(data, torch.Tensor):
         return data
@@ -79,6 +81,8 @@ def tensor_of(data: Number, is_typed: bool = False, real: torch.dtype | None = N
     if type(data) is torch.SymBool:
         return _truth_of(data)
     is_real = isinstance(data, float | torch.SymFloat)
+    node = size_node(data)
+    real = node.dtype if isinstance(node, NumPyNode) else torch.float64 if type(data) is np.float64 else real
     dtype = torch.bool if isinstance(data, bool) else real if is_real else torch.int64
     return torch.scalar_tensor(data, dtype=dtype)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial, reduce
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
@@ -377,22 +376,3 @@ def text_of(env: Any, value: Dim) -> str:
     has_number = env.has_texts_of_sample and value.symbols() <= env.hints.keys()
     numbers = {**env.hints, **dict.fromkeys(env.unbacked, 1)} if has_number else {}  # texts of data may be equal
     return str(value.evaluate(numbers) if has_number else value)
-
-
-_PLAIN: Mapping[type, Callable[[Any], Any]] = {
-    torch.SymInt: int,
-    torch.SymFloat: float,
-    torch.SymBool: bool,
-    np.ndarray: lambda array: np.array(array.tolist()) if array.dtype == object else array,
-}
-"""The number or array with which NumPy computes in the place of a size, or of an array of objects."""
-
-
-@answers_for_caller
-def ufunc_of_sizes(_: Number, ufunc: np.ufunc, method: str, *inputs: Number, **kwargs: Any) -> Number:
-    """``__array_ufunc__`` of sizes: by their own methods, as NumPy computes with objects; where they have none, of the plain numbers."""
-    compute, sizes = getattr(ufunc, method), (torch.SymInt, torch.SymFloat, torch.SymBool)
-    try:
-        return compute(*(np.array(value, object) if type(value) in sizes else value for value in inputs), **kwargs)
-    except (AttributeError, TypeError):  # of a method that the size has not
-        return compute(*(_PLAIN.get(type(value), lambda same: same)(value) for value in inputs), **kwargs)

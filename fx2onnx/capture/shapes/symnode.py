@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partialmethod
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
@@ -43,7 +44,7 @@ def _plain(kind: Callable[[Any], T]) -> Callable[[DimNode], T | None]:
 
 
 def _wrapping(kind: type) -> Callable[[DimNode, Scalar], DimNode]:
-    return lambda self, value: DimNode(self.env, value, kind)
+    return lambda self, value: (NumPyNode if type(value) is np.float64 else DimNode)(self.env, value, kind)
 
 
 def _layout(order: Sequence[int] = ()) -> Callable[[DimNode, list[DimNode], list[DimNode]], DimNode]:
@@ -178,7 +179,7 @@ class DimNode:
         """A sum or a product, which torch asks for again with each tensor that it makes: once for each pair of sizes."""
         env, one, two = self.env, self.value, other.value
         if self.pytype is not int or other.pytype is not int:  # real numbers may be equal to integers
-            return self._wrap(of_reals(one, two))
+            return (self if type(other) is DimNode else other)._wrap(of_reals(one, two))
         found = env.facts.remembered.get((name, one, two))
         if found is None:
             made = self._wrap(of_integers(one, two))
@@ -304,6 +305,41 @@ class DimNode:
 
 
 @answers_for_caller
+class NumPyNode(DimNode):
+    """The object behind a float64 of NumPy, which is no number of Python's: a tensor of it has its dtype."""
+
+    __slots__ = ()
+    kind: type[np.floating] = np.float64
+    dtype = torch.float64
+
+    def _wrap(self, value: Scalar) -> DimNode:
+        made = super()._wrap(value)
+        return type(self)(self.env, made.value, float) if made.pytype is float else made
+
+    def wrap_int(self, value: Scalar) -> DimNode:
+        return type(self)(self.env, value, int)
+
+    def wrap_float(self, value: Scalar) -> DimNode:
+        return type(self)(self.env, value, float)
+
+
+class NumPyNode32(NumPyNode):
+    """The object behind a float32 of NumPy."""
+
+    __slots__ = ()
+    kind, dtype = np.float32, torch.float32
+
+
+@answers_for_caller
+def as_numpy(number: size_math.Number, kind: type = np.float64) -> size_math.Number:
+    """A symbolic number as a float64 or float32 of NumPy; any other as it is."""
+    node, behind = size_node(number), next((own for own in (NumPyNode, NumPyNode32) if own.kind is kind), None)
+    if node is None or behind is None:
+        return number
+    return torch.SymFloat(behind(node.env, node.sym_float().value, float))  # type: ignore[no-untyped-call]
+
+
+@answers_for_caller
 def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     def method(self: DimNode, other: DimNode) -> DimNode:
         if type(other.value) is Dim or other.value <= 0:
@@ -311,7 +347,7 @@ def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
             if needs and not size_math.has_result(self.env, needs):
                 EVALUATE[op](self.hint, other.hint)  # raises in Python's words, at the example's sizes
                 raise ZeroDivisionError("division by zero")
-        return self._wrap(apply(op, self.value, other.value))
+        return (self if type(other) is DimNode else other)._wrap(apply(op, self.value, other.value))
 
     return method
 

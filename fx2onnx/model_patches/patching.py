@@ -109,11 +109,16 @@ def arguments_of(
     function: FunctionType, library: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The arguments that ``function`` is called with, defaults included, under the names that patches use."""
-    signature = inspect.signature(function)
+    signature, renamed = _names_of(function, library)
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    renamed = _renamed(signature.parameters, library)
     return {renamed.get(name, name): value for name, value in bound.arguments.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def _names_of(function: FunctionType, library: str) -> tuple[inspect.Signature, dict[str, str]]:
+    signature = inspect.signature(function)
+    return signature, _renamed(signature.parameters, library)
 
 
 def _renamed(parameters: Collection[str], library: str) -> dict[str, str]:

@@ -204,7 +204,11 @@ class FakeMode(_PlainMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
         self._metas.pop(id(tensor), None)
 
     def made(self, meta: torch.Tensor, device: torch.device, is_plain: bool = False) -> torch.Tensor:
-        """A tensor without data over the memory of ``meta``, which ``is_plain`` if it is a tensor of the meta device."""
+        """A tensor without data over the memory of ``meta``, which ``is_plain`` if it is a tensor of the meta device. On the CPU, if
+        ``device`` is the meta device.
+        """
+        if device is not CPU and device.type == "meta":
+            device = CPU
         tensor: torch.Tensor = torch.Tensor._make_subclass(
             FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
         )
@@ -252,7 +256,7 @@ def fake_from_meta(
             meta = torch.empty(sizes, dtype=dtype, device="meta")
         else:
             meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
-    return mode.made(meta, CPU if device is CPU or device.type == "meta" else device, is_plain=True)
+    return mode.made(meta, device, is_plain=True)
 
 
 def fake_of_type(mode: FakeMode, kind: Any, base: torch.Tensor | None) -> torch.Tensor:
@@ -260,7 +264,9 @@ def fake_of_type(mode: FakeMode, kind: Any, base: torch.Tensor | None) -> torch.
     dtype, sizes, strides, offset, device = kind
     if base is not None:
         return fake_view(mode, base, sizes, strides, offset)
-    return fake_from_meta(mode, sizes, dtype, device, strides)
+    with no_dispatch():
+        meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
+    return mode.made(meta, device, is_plain=True)
 
 
 def template(sizes: Sizes, strides: Sizes, dtype: torch.dtype) -> torch.Tensor:
@@ -275,7 +281,7 @@ def fake_like(mode: FakeMode, template: torch.Tensor, device: torch.device) -> t
     """
     with no_dispatch():
         meta = torch._lazy_clone(template)
-    return mode.made(meta, CPU if device is CPU or device.type == "meta" else device, is_plain=True)
+    return mode.made(meta, device, is_plain=True)
 
 
 def fake_view(

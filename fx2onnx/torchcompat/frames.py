@@ -44,6 +44,8 @@ USER, CALLED, ENTRANCE, OTHER = "user", "called", "entrance", ""
 _kinds: Bounded[int, tuple[CodeType, str]] = Bounded(20_000)
 """The owner of a code object, by the object's id; the object is kept. Code of equal functions in two files is equal,
 and its hash takes long."""
+_others: Bounded[int, CodeType] = Bounded(20_000)
+"""The code objects of ``_kinds`` that are neither the user's nor an entrance, by id."""
 _locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(20_000)
 """Locations by the id of the code and the line."""
 _written_for: Bounded[int, tuple[CodeType, dict[int, SourceLocation]]] = Bounded(1_000)
@@ -76,6 +78,8 @@ def _kind(code: CodeType) -> str:
         is_ours = is_ours or _is_made(code)
         kind = (CALLED if is_called(code) else USER) if not is_ours else ENTRANCE if code in ENTRANCES else OTHER
         known = _kinds[id(code)] = code, kind
+        if kind == OTHER:
+            _others[id(code)] = code
     return known[1]
 
 
@@ -90,12 +94,9 @@ def _is_made(code: CodeType) -> bool:
 def user_frame(within: CodeType | None = None) -> FrameType | None:
     """The innermost frame outside torch and fx2onnx; of those that ``within`` or a command called, where one did."""
     frame: FrameType | None = sys._getframe(1)
-    known = _kinds.get
     while frame is not None:
         code = frame.f_code
-        found = known(id(code))
-        kind = found[1] if found is not None else _kind(code)
-        if kind:
+        if id(code) not in _others and (kind := _kind(code)):
             return None if kind == ENTRANCE else frame
         if code is within:
             return None

@@ -13,6 +13,7 @@ from typing import Any, cast
 from fx2onnx.base.cache_names import CELLS
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.decoding.adapters import Adapters
+from fx2onnx.decoding.cache import static
 from fx2onnx.decoding.recipes import (
     cross_attention,
     delay_pattern,
@@ -20,7 +21,6 @@ from fx2onnx.decoding.recipes import (
     multimodal,
     plain_decoder,
     prepared_inputs,
-    static_cache,
     streaming_audio,
 )
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, Recipe, TextOnly
@@ -41,7 +41,7 @@ TASKS: dict[str, str] = {
 }
 GENERATION_WORDS = [name + end for name in TASKS for end in ("", WITH_PAST)]
 RECIPES: tuple[Recipe, ...] = (
-    static_cache,
+    static,
     encoder_decoder,
     delay_pattern,
     streaming_audio,
@@ -182,7 +182,7 @@ def cached_parts(
                     why="only decoders whose cache is one of keys and values of their tokens have",
                     next=f"leave out --kv {cache}",
                 )
-            if drafter and recipe not in (plain_decoder, static_cache):
+            if drafter and recipe not in (plain_decoder, static):
                 why, step = "only decoders of tokens have", "leave out --drafter"
                 raise UserError("E601", f"{type(request.model).__name__} has no drafting head", why=why, next=step)
             parts = recipe.parts(request)

@@ -10,7 +10,8 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding import parts as table
-from fx2onnx.decoding.recipes import delay_pattern, encoder_decoder, image_prompt, plain_decoder, static_cache
+from fx2onnx.decoding.cache import static
+from fx2onnx.decoding.recipes import delay_pattern, encoder_decoder, image_prompt, plain_decoder
 from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, FolderPart, FolderRequest, TextOnly
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.source import Options, Source
@@ -54,8 +55,8 @@ def test_why_a_recipe_made_nothing_is_noted_on_every_file_of_the_next(monkeypatc
 def test_the_last_recipe_fits_every_model_and_a_fixed_size_is_asked_for_first() -> None:
     assert table.RECIPES[-1] is plain_decoder
     assert plain_decoder.fits(FolderRequest(Source("m", Model())))
-    assert table.RECIPES[0] is static_cache
-    assert [static_cache.fits(FolderRequest(Source("m", Model()), cache)) for cache in ("static", "dynamic")] == [
+    assert table.RECIPES[0] is static
+    assert [static.fits(FolderRequest(Source("m", Model()), cache)) for cache in ("static", "dynamic")] == [
         True,
         False,
     ]
@@ -65,7 +66,7 @@ def test_encoder_decoders_have_no_cache_of_fixed_size() -> None:
     request = FolderRequest(Source("m", Model(is_encoder_decoder=True)), "static")
     assert encoder_decoder.fits(request)
     with pytest.raises(UserError, match="only decoders have"):
-        static_cache.parts(request)
+        static.parts(request)
 
 
 def test_files_keep_the_weights_and_the_origin_of_their_source() -> None:

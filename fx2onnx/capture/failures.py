@@ -239,6 +239,14 @@ def explained(cause: Exception) -> UserError:
             why=f"{type(cause).__name__}: {first_line(cause)[:300]}",
             next="pad to one size and pass a mask, or keep the rows in one tensor beside their offsets",
         )
+    if "dispatch_on_subclass called with NO overloaded args" in str(cause):
+        return UserError(
+            "E107",
+            "a tensor of a class with its own __torch_function__ has no form here",
+            where=where,
+            why="its class makes another tensor of each result than the operators show",
+            next="use plain tensors in forward: tensor.as_subclass(torch.Tensor)",
+        )
     if name:
         return UserError(
             "E107",

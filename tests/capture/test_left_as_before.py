@@ -613,6 +613,27 @@ def test_arguments_of_a_failed_export_have_no_more_attributes(strategy: str) -> 
     assert not vars(x)
 
 
+class Watching(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("held", ["attribute", "buffer", "list"])
+def test_tensors_that_see_functions_are_refused_and_as_before(held: str) -> None:
+    made = torch.randn(3).as_subclass(Watching)
+    made.note = "own"  # type: ignore[attr-defined]
+    module = nn.Module()
+    module.own = [made] if held == "list" else nn.Buffer(made) if held == "buffer" else made
+    kept: Any = module.own[0] if held == "list" else module.own
+    before = dict(vars(kept))
+    module.forward = lambda x: x + kept
+    for shapes in (None, ({0: "n"},)):
+        with pytest.raises(fx2onnx.UserError, match=r"E107[^\n]*its own __torch_function__"):
+            fx2onnx.export(module, (X,), dynamic_shapes=shapes)
+        assert vars(kept) == before
+
+
 def test_keys_that_are_sizes_are_put_back() -> None:
     for ways in (["fills"], ["fills", "empties"]):
         check(ways, "ends", profile, "own", training=False)

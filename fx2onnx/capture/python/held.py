@@ -185,7 +185,7 @@ class Snapshot:
 
     def _found_on(self, value: Value, parent: int, key: object) -> None:
         """The attributes that Python code has set on a tensor or on a function."""
-        if type(value) not in _WITH_ATTRIBUTES:
+        if type(value) not in _WITH_ATTRIBUTES and not isinstance(value, torch.Tensor):
             return
         attributes = vars(value)
         if attributes:

@@ -496,7 +496,7 @@ def test_a_look_past_emit_is_seen(look: str) -> None:
     assert not looks_past_emit("op.producer(value), op.dtype(value), torch.dtype")
 
 
-SHARED_CLASS_NAMES = "Change Entry Facts Leaf Plan Program Sample Sizes Step TensorType Unknown Why"
+SHARED_CLASS_NAMES = "Facts Why"
 """Names that classes of two rooms or more still have. None may be added."""
 
 

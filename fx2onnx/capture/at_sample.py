@@ -26,7 +26,7 @@ MOST_NODES = 400
 """The most nodes that are computed for one condition."""
 
 
-class Unknown(Exception):
+class NotComputed(Exception):
     """A value is not computed here."""
 
 
@@ -46,13 +46,13 @@ def try_at_sample(captured: Captured) -> None:
             why="another branch of the module, or an operator, needs it where these inputs do not lead",
             next="declare a range of the size that has one of the branches, torch.export.Dim(NAME, min=..., max=...), and report it",
         )
-    sample = Sample(captured)
+    sample = SampleValues(captured)
     for node in captured.graph.nodes:
         if node.target is CHECKED:
             relation = checked_by(node)
             try:
                 holds = relation.holds({name: sample.size(name) for name in relation.symbols()})
-            except Unknown as cause:
+            except NotComputed as cause:
                 what = f"not tried on the example inputs, as {cause}: {relation}"
                 captured.assumptions.append(Assumption(what, where_of(node)))
                 continue
@@ -60,7 +60,7 @@ def try_at_sample(captured: Captured) -> None:
                 raise _broken(relation, sample, node)
 
 
-def _broken(relation: Relation, sample: Sample, node: torch.fx.Node) -> UserError:
+def _broken(relation: Relation, sample: SampleValues, node: torch.fx.Node) -> UserError:
     names = sorted(relation.symbols())
     sizes = ", ".join(f"{name} is {sample.size(name)}" for name in names)
     origins = [f"; {symbol.origin()}" for symbol in map(sample.symbol, names) if symbol is not None]
@@ -79,7 +79,7 @@ def _broken(relation: Relation, sample: Sample, node: torch.fx.Node) -> UserErro
     )
 
 
-class Sample:
+class SampleValues:
     """Values and sizes at the example inputs."""
 
     def __init__(self, captured: Captured) -> None:
@@ -97,7 +97,7 @@ class Sample:
         if symbol is None:
             if name in self._captured.sizes:
                 return self._captured.sizes[name]
-            raise Unknown(f"{name} belongs to a branch")
+            raise NotComputed(f"{name} belongs to a branch")
         if symbol.axis is not None and symbol.node in self._values:
             return int(self._values[symbol.node].shape[symbol.axis])
         value = self._value(symbol.node)
@@ -115,7 +115,7 @@ class Sample:
                 ordered[current] = None
             pending += missing
             if len(ordered) + len(pending) > MOST_NODES:
-                raise Unknown("much leads to it")
+                raise NotComputed("much leads to it")
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             for each in ordered:
                 if each not in self._values:
@@ -136,15 +136,15 @@ class Sample:
         elif target is operator.getitem:
             return self._values[node.args[0]][node.args[1]]  # type: ignore[index]
         elif not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
-            raise Unknown(f"it depends on {target}")
+            raise NotComputed(f"it depends on {target}")
         else:
             operands = [self._values[each] for each in node.all_input_nodes]
             if any(_is_large(operand) for operand in operands):
-                raise Unknown("it depends on large tensors")
+                raise NotComputed("it depends on large tensors")
             try:
                 value = target(*self._argument(node.args), **self._argument(node.kwargs))
             except (RuntimeError, IndexError, ValueError, NotImplementedError) as error:
-                raise Unknown(f"{target} fails: {str(error).splitlines()[0]:.100}") from error
+                raise NotComputed(f"{target} fails: {str(error).splitlines()[0]:.100}") from error
         return value
 
     def _argument(self, arg: Value) -> Value:

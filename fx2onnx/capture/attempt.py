@@ -88,7 +88,7 @@ MOST_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True)
-class Program:
+class RunProgram:
     """The program that is run: the module, or one in its place."""
 
     strategy: str = "fake"
@@ -100,7 +100,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RunSizes:
     """The sizes at which the module runs, and what is known of them before."""
 
     hints: Mapping[str, int] = field(default_factory=dict)
@@ -175,8 +175,8 @@ class Attempt:
 
     request: Request
     arguments: Arguments
-    program: Program = Program()
-    sizes: Sizes = Sizes()
+    program: RunProgram = RunProgram()
+    sizes: RunSizes = RunSizes()
     enlarged: Enlarged = Enlarged()
     numbers: Numbers = Numbers()
     operators: Operators = Operators()

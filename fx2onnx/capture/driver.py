@@ -21,10 +21,10 @@ from fx2onnx.capture.attempt import (
     Failed,
     Operators,
     Outcome,
-    Program,
     Recorded,
     Request,
-    Sizes,
+    RunProgram,
+    RunSizes,
     asked_of_small,
 )
 from fx2onnx.capture.captured import Captured
@@ -166,8 +166,8 @@ def _first_attempt(request: Request, arguments: Arguments, asked: Requested) -> 
     return Attempt(
         request,
         arguments,
-        Program("fake" if options.strategy == "auto" else options.strategy),
-        Sizes(ranges=tuple(asked.ranges.values())),
+        RunProgram("fake" if options.strategy == "auto" else options.strategy),
+        RunSizes(ranges=tuple(asked.ranges.values())),
         operators=Operators(pre_dispatch=not options.gradients, gradients=options.gradients),
         branching=Branching(by_sizes=untranslated is None, failure=untranslated),
         baked=Baked(options.baked),
@@ -196,7 +196,7 @@ def _compared(attempt: Attempt) -> Captured:
         traced: Recorded = symbolic.as_traced(lambda: _succeeded(attempt, log))
     with record("compare with the module's own run"):
         own = replace(
-            attempt, arguments=traced.attempt.arguments, program=Program(), change="compared with the traced copy"
+            attempt, arguments=traced.attempt.arguments, program=RunProgram(), change="compared with the traced copy"
         )
         run = _succeeded(own, log).captured
         symbolic.check_same_program(traced.captured, run)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.attempt import Attempt, Baked, Enlarged, Failed, Outcome, Program, Recorded, own_run_failed
+from fx2onnx.capture.attempt import Attempt, Baked, Enlarged, Failed, Outcome, Recorded, RunProgram, own_run_failed
 from fx2onnx.capture.failures import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import may_keep_number, names_numpy, names_of_file
@@ -301,7 +301,7 @@ def _export_may_help(failed: Failed) -> bool:
 
 
 def _with_export(failed: Failed, start: Attempt) -> Attempt:
-    program = Program("export", own_failure=failed.error)
+    program = RunProgram("export", own_failure=failed.error)
     return replace(start, program=program, change=own_run_failed(failed.error))
 
 
@@ -326,7 +326,7 @@ def _with_baked_inputs(failed: Failed, _: Attempt) -> Attempt:
     return replace(
         attempt,
         baked=Baked((*attempt.baked.names, *more), (*attempt.baked.lines, *lines)),
-        program=Program(strategy),
+        program=RunProgram(strategy),
         branching=replace(attempt.branching, by_sizes=True),
         enlarged=Enlarged(),
         change=f"with the sample's values of {', '.join(more)}",

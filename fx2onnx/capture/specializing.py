@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Program, Recorded, own_run_failed
+from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Recorded, RunProgram, own_run_failed
 from fx2onnx.capture.recording.decisions import Branching
 from fx2onnx.capture.shapes.deciding import LOOP_IN_TENSORS, NO_LOOP, undeclared
 from fx2onnx.capture.shapes.dynamic import hints_of, is_fresh_name
@@ -39,7 +39,7 @@ def specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> Att
     ):
         return replace(
             attempt,
-            program=Program("export", own_failure=error),
+            program=RunProgram("export", own_failure=error),
             branching=Branching(),
             enlarged=Enlarged(),
             change=own_run_failed(error),

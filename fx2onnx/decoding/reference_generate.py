@@ -23,16 +23,6 @@ from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.registry import resolve
 
 
-def expected_tokens(
-    spec: str, task: str, seed: int, inputs: Mapping[str, ArrayLike], max_new_tokens: int
-) -> NDArray[np.int64]:
-    """The tokens [batch, length] that ``model.generate(do_sample=False)`` gives for ``inputs``, as an array.
-
-    Raises:   UserError E601 where the source cannot be built.
-    """
-    return tokens_of(reference_model(spec, task, seed), inputs, max_new_tokens)
-
-
 def reference_model(spec: str, task: str, seed: int) -> Model:
     """The model that generates, for ``tokens_of``. Raises UserError E601 where the source cannot be built."""
     word = TASKS.get(task.removesuffix(WITH_PAST))

@@ -15,8 +15,6 @@ from fx2onnx.sizes.stated import METADATA_KEY, check_sizes, read
 from fx2onnx.sizes.text import parse_dim
 from fx2onnx.steps.stages import rewrite, stages_of
 
-LEAST = 0
-
 
 def parse_sizes(text: str, flag: str = "--fix") -> dict[str, int]:
     """``batch=1,x:2=224`` as names, or inputs with an axis, and numbers. Raises UserError E001."""

@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-__all__ = ["Key", "Leaf", "Rebuild", "flatten", "pytree", "registered_meanwhile"]
+__all__ = ["Key", "Rebuild", "TreeLeaf", "flatten", "pytree", "registered_meanwhile"]
 
 Key = str | int
 _REGISTER_FOR_EXPORT = ("torch", "transformers")
@@ -29,7 +29,7 @@ _MADE_IN_PYTHON = 1 << 9
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class TreeLeaf:
     """A value that holds no others, and the keys that lead to it."""
 
     keys: tuple[Key, ...]
@@ -44,18 +44,18 @@ Rebuild = Callable[[Sequence[object]], Any]
 """A structure from its leaves, or from its children."""
 
 
-def flatten(tree: object, is_leaf: Callable[[object], bool] | None = None) -> tuple[list[Leaf], Rebuild]:
+def flatten(tree: object, is_leaf: Callable[[object], bool] | None = None) -> tuple[list[TreeLeaf], Rebuild]:
     """The leaves of ``tree`` in order, and a function that builds the same structure from as many new leaves. Structures of which
     ``is_leaf`` is true are leaves, too.
     """
-    leaves: list[Leaf] = []
+    leaves: list[TreeLeaf] = []
     parts: list[tuple[Rebuild | None, int]] = []  # outer ones first: what builds it (None: a leaf), how many children
     pending: list[tuple[tuple[Key, ...], object]] = [((), tree)]
     while pending:
         keys, part = pending.pop()
         taken_apart = None if is_leaf is not None and is_leaf(part) else _children(part)
         if taken_apart is None:
-            leaves.append(Leaf(keys, part))
+            leaves.append(TreeLeaf(keys, part))
             parts.append((None, 0))
             continue
         names, children, build = taken_apart

@@ -17,7 +17,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes.modality import modalities_of
 from fx2onnx.decoding.recipes.multimodal import _grid_of, feature_forms
-from fx2onnx.decoding.reference_generate import expected_tokens, generate_eagerly
+from fx2onnx.decoding.reference_generate import generate_eagerly, reference_model, tokens_of
 from fx2onnx.exporting.contract import _as_exported
 from fx2onnx.exporting.folder import export_assembly
 from fx2onnx.exporting.result import ExportedFolder
@@ -122,7 +122,7 @@ def test_what_generation_is_compared_with_knows_where_images_are(tmp_path: Path)
     expected, without = (generate_eagerly(model, given, 8) for given in (inputs | told, inputs))
     assert not torch.equal(expected, without), "else nothing is tested"
     arrays = {name: value.numpy() for name, value in inputs.items()}
-    found = expected_tokens(f"hf:{tmp_path}", "image-text-to-text-with-past", 0, arrays, 8)
+    found = tokens_of(reference_model(f"hf:{tmp_path}", "image-text-to-text-with-past", 0), arrays, 8)
     assert np.array_equal(found, expected)
 
 

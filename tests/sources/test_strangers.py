@@ -232,14 +232,14 @@ def test_keys_of_a_generation_config(stated: dict[str, Any], key: str, tmp_path:
 
 def test_what_the_hub_has_to_do_with_generation_is_refused(tmp_path: Path, reached: list[str]) -> None:
     """Contrastive search is code on the hub since transformers 4.57."""
-    from fx2onnx.decoding.reference_generate import expected_tokens
+    from fx2onnx.decoding.reference_generate import reference_model, tokens_of
 
     sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 20, "bos_token_id": 1, "eos_token_id": 1}
     made: Any = resolve("hf:gpt2?task=causal-lm&" + "&".join(f"{key}={size}" for key, size in sizes.items())).module
     made.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"penalty_alpha": 0.6, "top_k": 4}))
     with pytest.raises(UserError, match=r"E601.*generate"):
-        expected_tokens(f"hf:{tmp_path}", "text-generation", 0, {"input_ids": [[3, 4]]}, 2)
+        tokens_of(reference_model(f"hf:{tmp_path}", "text-generation", 0), {"input_ids": [[3, 4]]}, 2)
     assert reached == []
 
 

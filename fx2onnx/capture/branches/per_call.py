@@ -32,7 +32,7 @@ from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, TensorIn
 from fx2onnx.capture.rare_roads import RunPlugin, road
 from fx2onnx.capture.recording.control_flow import GraphCopy, operands
 from fx2onnx.capture.recording.decisions import DecisionTrace, NoPathsPerCall
-from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorType, contiguous_strides
+from fx2onnx.capture.recording.meta_cache import IMMEDIATE, TensorFacts, contiguous_strides
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.capture.shapes.symnode import unwrap
@@ -104,7 +104,7 @@ class _Result:
     structure: pytree.TreeSpec
     values: list[tuple[object] | None]
     """None for each tensor."""
-    kinds: list[TensorType]
+    kinds: list[TensorFacts]
     known: Facts | None = None
     """The facts on sizes at the end of the path."""
 
@@ -274,7 +274,7 @@ class _Call:
             if not is_tensor and (one is None or other is None or unwrap(one[0]) != unwrap(other[0])):
                 raise self._refused("its paths give different numbers")
 
-    def _of_all(self, place: int) -> TensorType:
+    def _of_all(self, place: int) -> TensorFacts:
         """The type of a result, as it is written on one of the paths and right on all. Slices to sizes that are not known count as
         contiguous; they do on all paths where they do on one.
         """
@@ -288,7 +288,7 @@ class _Call:
             return joined
         raise self._refused(f"its paths give different types, {' and '.join(map(str, dict.fromkeys(kinds)))}")
 
-    def _with_sizes_of_operands(self, kinds: list[TensorType]) -> TensorType | None:
+    def _with_sizes_of_operands(self, kinds: list[TensorFacts]) -> TensorFacts | None:
         """The type whose sizes are those of operands of the call, where each path pads or cuts to these in its own way."""
         first = kinds[0]
         shapes = {(kind.dtype, len(kind.sizes), kind.device) for kind in kinds}
@@ -319,7 +319,7 @@ class _Call:
         self._constants.append(weight)
         return weight
 
-    def _grafted(self, captured: Captured, kinds: list[TensorType]) -> list[Node]:
+    def _grafted(self, captured: Captured, kinds: list[TensorFacts]) -> list[Node]:
         """Add the nodes to those of the run; those that the outputs are now."""
         tracer = self._tracer
         copied = GraphCopy(tracer.values.graph)
@@ -346,7 +346,7 @@ class _Call:
             raise self._refused("it goes on with what its paths give in different sizes")
         return found
 
-    def _tensor(self, node: Node, kind: TensorType) -> torch.Tensor:
+    def _tensor(self, node: Node, kind: TensorFacts) -> torch.Tensor:
         tracer = self._tracer
         info: TensorInfo = node.meta["val"]
         tensor = tracer.types.fresh(kind._replace(offset=0))
@@ -381,7 +381,7 @@ def _sizes_in(node: Node) -> Iterator[object]:
     yield from pytree.tree_leaves((node.args, node.kwargs))
 
 
-def _is_as(kind: TensorType, other: TensorType, known: Facts | None, with_any_strides: bool) -> bool:
+def _is_as(kind: TensorFacts, other: TensorFacts, known: Facts | None, with_any_strides: bool) -> bool:
     """Return whether two types are the same at the sizes of a path."""
     if kind == other:
         return True

@@ -16,8 +16,8 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.loops.parts import TURN, Entry, HandedOn, Linear, at_turn
-from fx2onnx.capture.loops.state import Change, Grown, Remade
+from fx2onnx.capture.loops.parts import TURN, HandedOn, Linear, LoopEntry, at_turn
+from fx2onnx.capture.loops.state import Grown, PlaceChange, Remade
 from fx2onnx.capture.loops.truths import TRUTH, node_of, number
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import MISSING, Value
@@ -97,7 +97,7 @@ class Exits:
             grown = each if isinstance(each, Grown) else plan.longer(each)
             if grown is not None:
                 counts[grown.identity] = len(grown.items)
-            known = plan.entries.get(each.place.identity) if isinstance(each, Change) else None
+            known = plan.entries.get(each.place.identity) if isinstance(each, PlaceChange) else None
             is_same = known is not None and known.is_as_given(each.after)
             is_clean &= is_same or (grown is not None and not grown.items)
         found: dict[object, list[Value] | None] = {}
@@ -256,7 +256,7 @@ class Exits:
         leaves = [left.values.get(key) for left in self.found] if self._loop.paths.has_several else []
         return any(each is not None and unwrap(each[index]) != unwrap(after) for each in leaves)
 
-    def before_number(self, key: object, entry: Entry, index: int) -> Numbers:
+    def before_number(self, key: object, entry: LoopEntry, index: int) -> Numbers:
         """The exits that leave a number as it was before the turn; others leave it as the turn does."""
         part = entry.parts[index]
         assert isinstance(part, Linear)

@@ -13,7 +13,7 @@ from fx2onnx.capture.loops.elements import Repeat
 from fx2onnx.capture.loops.exits import Numbers
 from fx2onnx.capture.loops.parts import TURN, HandedOn, Kinds, at_turn, begin_of, simplest, with_sizes
 from fx2onnx.capture.loops.ragged import SIZE, Added, axes_of
-from fx2onnx.capture.loops.state import Change, Grown, grown_list
+from fx2onnx.capture.loops.state import Grown, PlaceChange, grown_list
 from fx2onnx.capture.loops.turns import Turns, become
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.held import Value
@@ -192,7 +192,7 @@ class GrowingLists:
         for held in self._turned:
             become(held, list)
 
-    def longer(self, change: Change) -> Grown | None:
+    def longer(self, change: PlaceChange) -> Grown | None:
         """The list that takes the place of one, with further elements: ``out = out + [h]``."""
         is_list = type(change.before) is list and isinstance(change.after, list)
         return grown_list(change.after, change.before, self.markers, change.place) if is_list else None

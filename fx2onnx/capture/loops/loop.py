@@ -15,7 +15,7 @@ from fx2onnx.capture.loops.exits import Exits, Join, Numbers
 from fx2onnx.capture.loops.lists import ListPart, grow
 from fx2onnx.capture.loops.parts import FREE, Unlike
 from fx2onnx.capture.loops.paths import PathEnd, TurnPaths
-from fx2onnx.capture.loops.plan import Plan
+from fx2onnx.capture.loops.plan import LoopPlan
 from fx2onnx.capture.loops.state import UNTOLD, Held
 from fx2onnx.capture.loops.truths import HeadTest, Truth, below, negated
 from fx2onnx.capture.loops.turns import Turns, stacked
@@ -70,7 +70,7 @@ class Loop:
         self.place = loop_at(self.frame)
         """The place of the ``for`` statement in the source; None where there is none."""
         self._tries = 0
-        self.plan: Plan | None = None
+        self.plan: LoopPlan | None = None
         self._free: dict[tuple[str, str], Dim] = {}
         self._count_again, self._first_symbol, self.runs = 0, 0, 0
         """The number of ``left_again`` before, the number of the first symbol that the turn makes, and of the turns that were run."""
@@ -96,7 +96,7 @@ class Loop:
             return self._first_turn()
         if self.plan is None:
             return self._element(
-                self._begin(Held(self._frames, filled=self.loops.collected_by(self.frame)), Plan(self))
+                self._begin(Held(self._frames, filled=self.loops.collected_by(self.frame)), LoopPlan(self))
             )
         if self._is_over:
             raise StopIteration
@@ -111,11 +111,11 @@ class Loop:
         assert self._whole is not None
         return self._whole.at(sym_int(self.tracer.sizes, index))
 
-    def _begin(self, held: Held, plan: Plan) -> Dim:
+    def _begin(self, held: Held, plan: LoopPlan) -> Dim:
         self.held = held
         return self._turn(plan)
 
-    def _turn(self, plan: Plan, *, is_again: bool = False) -> Dim:
+    def _turn(self, plan: LoopPlan, *, is_again: bool = False) -> Dim:
         """Begin to record a turn; what it carries is as the plan says. ``is_again``: on another path. Returns its number."""
         tracer, env = self.tracer, self.tracer.sizes
         self.paths = self.paths if is_again else TurnPaths(self)
@@ -205,7 +205,7 @@ class Loop:
         """Memories as they were before the turn."""
         return self._before.memories.values()
 
-    def _after_turn(self, plan: Plan) -> Value:
+    def _after_turn(self, plan: LoopPlan) -> Value:
         if self._ended(plan):
             again = self._again()
             if again is None or self._whole is None:
@@ -213,7 +213,7 @@ class Loop:
             return self._whole.at(sym_int(self.tracer.sizes, again))
         return self._element(self.index)
 
-    def _ended(self, plan: Plan) -> bool:
+    def _ended(self, plan: LoopPlan) -> bool:
         """A turn is over. Records the loop where it is the last one; else another one has begun."""
         if self.wants_first and not plan.has_new_states(self.held.changes(plan, may_add_nothing=True)):
             raise Unlike("Python decides by whether a turn is the first")
@@ -301,7 +301,7 @@ class Loop:
             env.next_unbacked, env.hints = next_unbacked, hints
         env.unchecked = self._known.unchecked
 
-    def _end_of_path(self, plan: Plan) -> PathEnd:
+    def _end_of_path(self, plan: LoopPlan) -> PathEnd:
         """The path that ends here, with what the turn leaves on it."""
         values, exits, joins = self.tracer.values, self.exits, dict[Hashable, Join]()
         slots = [slot for one in plan.added.values() for slot in plan.slots(one)]
@@ -329,7 +329,7 @@ class Loop:
             self.paths.decisions, self.paths.graphs, inputs, dict(zip(joins, nodes, strict=True)), may_differ, symbols
         )
 
-    def _finish(self, plan: Plan, end: PathEnd) -> None:
+    def _finish(self, plan: LoopPlan, end: PathEnd) -> None:
         """Record the loop, whose body is the turn."""
         tracer = self.tracer
         before = {key: self.exits.before_added(one) for key, one in plan.added.items() if not self.paths.has_several}

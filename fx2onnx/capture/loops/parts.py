@@ -93,7 +93,7 @@ Part: TypeAlias = HandedOn | Constant | Linear
 
 
 @dataclass(eq=False)
-class Entry:
+class LoopEntry:
     """A place, its structure and the parts of what it has."""
 
     place: Place

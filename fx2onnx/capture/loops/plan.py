@@ -14,11 +14,11 @@ from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.loops.exits import Numbers
 from fx2onnx.capture.loops.lists import COUNT, GrowingLists
 from fx2onnx.capture.loops.parts import (
-    Entry,
     HandedOn,
     Kinds,
     Linear,
     ListState,
+    LoopEntry,
     Part,
     Unlike,
     at_turn,
@@ -27,7 +27,7 @@ from fx2onnx.capture.loops.parts import (
     simplest,
     with_sizes,
 )
-from fx2onnx.capture.loops.state import Change, Grown, Remade, has_repeats
+from fx2onnx.capture.loops.state import Grown, PlaceChange, Remade, has_repeats
 from fx2onnx.capture.loops.turns import Turns
 from fx2onnx.capture.python.held import LIST, MISSING, Value
 from fx2onnx.capture.python.places import put, value_at
@@ -41,21 +41,21 @@ aten = torch.ops.aten
 _LISTS = (list, Turns)
 
 
-def _are_alike(change: Change) -> bool:
+def _are_alike(change: PlaceChange) -> bool:
     """Return whether a place has tensors and numbers before and behind a turn, and in the same structure."""
     (before, _), (after, _) = flatten(change.before), flatten(change.after)
     kinds = {kind_of(leaf.value) for leaf in (*before, *after)}
     return kinds == {torch.Tensor} and [leaf.keys for leaf in before] == [leaf.keys for leaf in after]
 
 
-class Plan(GrowingLists):
+class LoopPlan(GrowingLists):
     """The values that the iterations of a loop are known to hand on. Another turn confirms that, or gives another
     plan.
     """
 
-    def __init__(self, loop: Value, known: Plan | None = None) -> None:
+    def __init__(self, loop: Value, known: LoopPlan | None = None) -> None:
         super().__init__(loop, known)
-        self.entries: dict[object, Entry] = {}
+        self.entries: dict[object, LoopEntry] = {}
         self.memories: dict[int, tuple[Memory, HandedOn]] = {}
         self.states: dict[object, ListState] = {}
         self._counters: dict[Numbers, HandedOn] = {}
@@ -98,9 +98,9 @@ class Plan(GrowingLists):
         for state in self.states.values():
             state.leave()
 
-    def after(self, changes: Iterable[Change | Grown | Remade | str], before: ValuesBefore) -> Plan:
+    def after(self, changes: Iterable[PlaceChange | Grown | Remade | str], before: ValuesBefore) -> LoopPlan:
         """The plan itself, where the turn left what it says; else another one. Raises Unlike where the first turn differs."""
-        found: dict[object, Change] = {}
+        found: dict[object, PlaceChange] = {}
         has_several = self.loop.paths.has_several
         self.added = {key: one._replace(items=[], is_kept=False) for key, one in self.lists.items() if has_several}
         states = {**self.states}
@@ -119,7 +119,7 @@ class Plan(GrowingLists):
                 found[each.place.identity] = each._replace(is_read=is_read)
         for key in states:
             self.added.pop(key, None)
-        following = Plan(self.loop, self)
+        following = LoopPlan(self.loop, self)
         following.states = states
         for key in {**self.entries, **found}:
             if not (key in states or (isinstance(key, tuple) and key[0] == LIST and key[1] in states)):
@@ -143,9 +143,9 @@ class Plan(GrowingLists):
         self._take_outputs(before)
         return self
 
-    def _told(self, change: Change | Grown | Remade) -> Change | Grown | Remade:
+    def _told(self, change: PlaceChange | Grown | Remade) -> PlaceChange | Grown | Remade:
         """Tell a list that grows, and one of which all elements are handed on, from other changes."""
-        if isinstance(change, Change):
+        if isinstance(change, PlaceChange):
             grown = self.longer(change)
             if grown is None and has_repeats(change.after) and type(change.before) in _LISTS:
                 return Remade(change.after, change.before, change.place)
@@ -161,18 +161,18 @@ class Plan(GrowingLists):
         known = self.lists.get(change.identity)
         return known is not None and known.is_front and bool(change.items) and not change.is_front
 
-    def has_new_states(self, changes: Iterable[Change | Grown | Remade | str]) -> bool:
+    def has_new_states(self, changes: Iterable[PlaceChange | Grown | Remade | str]) -> bool:
         """Return whether the turn changes another list at will, whose length is another one in the next turn."""
         told = (self._told(each) for each in changes if not isinstance(each, str))
         return any(isinstance(each, Remade) and each.identity not in self.states for each in told)
 
-    def again(self) -> Plan:
+    def again(self) -> LoopPlan:
         """The same plan, for another path through a turn."""
-        same = Plan(self.loop, self)
+        same = LoopPlan(self.loop, self)
         same.entries, same.memories, same.states = {**self.entries}, {**self.memories}, {**self.states}
         return same
 
-    def _is_same(self, other: Plan) -> bool:
+    def _is_same(self, other: LoopPlan) -> bool:
         if self.states.keys() != other.states.keys() or self.memories.keys() != other.memories.keys():
             return False
         if self.entries.keys() != other.entries.keys():
@@ -180,7 +180,7 @@ class Plan(GrowingLists):
         pairs = ((entry.parts, other.entries[key].parts) for key, entry in self.entries.items())
         return all([*map(id, one)] == [*map(id, two)] for one, two in pairs)
 
-    def _entry(self, known: Entry | None, change: Change | None) -> Entry:
+    def _entry(self, known: LoopEntry | None, change: PlaceChange | None) -> LoopEntry:
         place, before, is_read = (
             (change.place, change.before, change.is_read)
             if change is not None
@@ -202,7 +202,7 @@ class Plan(GrowingLists):
         for index, part in enumerate(parts):
             if isinstance(part, Linear) and is_read and self.loop.exits.moves(place.identity, index, values[index]):
                 parts[index] = HandedOn(COUNT, torch.device("cpu"), starts[index], is_number=True)
-        entry = Entry(place, before, is_read, parts, build, values)
+        entry = LoopEntry(place, before, is_read, parts, build, values)
         if known is not None:
             known.after, known.build = values, build
         return entry

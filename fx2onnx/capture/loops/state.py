@@ -31,7 +31,7 @@ _REFERENCES = 3
 UNTOLD = "what a list is made of cannot be told"
 
 
-class Change(NamedTuple):
+class PlaceChange(NamedTuple):
     """A place with what it had before a turn and has after it."""
 
     place: Place
@@ -118,7 +118,7 @@ class Held:
 
     def changes(
         self, plan: Value, *, is_over: bool = True, may_add_nothing: bool = False
-    ) -> Iterator[Change | Grown | Remade | str]:
+    ) -> Iterator[PlaceChange | Grown | Remade | str]:
         """The differences to the noted state; a text for one that no loop of the file can make. ``plan`` knows the stand-ins in lists;
         ``is_over``: whether the turn is, so that a comprehension has added to its list, unless it ``may_add_nothing``.
         """
@@ -130,7 +130,7 @@ class Held:
                 if one is not two:
                     one = dropped.get(id(one), one)
                     is_read = name in live.in_body and not (one is MISSING and name in live.targets)
-                    yield Change(Place(VARIABLE, frame, name), one, two, is_read)
+                    yield PlaceChange(Place(VARIABLE, frame, name), one, two, is_read)
             for name, value in self._names[frame].items():
                 if _global(frame, name) is not value:
                     yield f"a turn changes the global variable {name}"
@@ -206,7 +206,7 @@ class Held:
 
 def _changes_of(
     entry: Entry, markers: frozenset[int], states: Mapping[object, object]
-) -> Iterator[Change | Grown | Remade | str]:
+) -> Iterator[PlaceChange | Grown | Remade | str]:
     found = [*differing(entry)]
     if not found:
         return
@@ -229,7 +229,7 @@ def _changes_of(
             if isinstance(key, torch.SymInt):
                 yield "a turn puts something into a dict whose key is a size"
                 return
-            yield Change(Place(entry.kind, entry.holder, key), before, after, True)
+            yield PlaceChange(Place(entry.kind, entry.holder, key), before, after, True)
 
 
 def grown_list(found: Value, before: list[Value], markers: frozenset[int], place: Place | None = None) -> Grown | None:

@@ -19,7 +19,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.loops.exits import count_of
 from fx2onnx.capture.loops.loop import Loop
 from fx2onnx.capture.loops.parts import Unlike
-from fx2onnx.capture.loops.plan import Plan
+from fx2onnx.capture.loops.plan import LoopPlan
 from fx2onnx.capture.loops.state import Held
 from fx2onnx.capture.loops.truths import HeadTest, Truth, node_of
 from fx2onnx.capture.python.held import Value
@@ -85,10 +85,10 @@ class While(Loop):
         if test is not False and self.where in self.tracer.branching.first_turns and self.loops.tests.is_new(self):
             self._first_turn()
         elif test is not False:
-            self._begin(Held([self.frame], self.head.operands[self._operand][1]), Plan(self))
+            self._begin(Held([self.frame], self.head.operands[self._operand][1]), LoopPlan(self))
         return test is not False
 
-    def _turn(self, plan: Plan, *, is_again: bool = False) -> Dim:
+    def _turn(self, plan: LoopPlan, *, is_again: bool = False) -> Dim:
         index, env = super()._turn(plan, is_again=is_again), self.tracer.sizes
         test = self._test()
         self._count = None
@@ -100,7 +100,7 @@ class While(Loop):
             env.hints = {**env.hints, str(index): max(0, min(2, most))}
         return index
 
-    def _goes_on(self, plan: Plan, test: Truth) -> bool:
+    def _goes_on(self, plan: LoopPlan, test: Truth) -> bool:
         self._continues = test
         return not self._ended(plan) or self._again() is not None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.capture.overloads.common import record_sized
-from fx2onnx.capture.recording.meta_cache import TensorType
+from fx2onnx.capture.recording.meta_cache import TensorFacts
 from fx2onnx.capture.recording.meta_rules import NONE, Number, fresh
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import dims_of
@@ -92,7 +92,7 @@ def _of_points(tracer: Tracer, call: Call, self: torch.Tensor, points: dict[int,
 
 @register(Kind.RESULT_TYPE, aten.istft.default)
 def _istft(
-    kind: TensorType,
+    kind: TensorFacts,
     n_fft: Number,
     hop_length: Number | Dim = NONE,
     win_length: object = None,
@@ -102,7 +102,7 @@ def _istft(
     onesided: tuple[type, bool | None] = NONE,
     length: Number | Dim = NONE,
     return_complex: tuple[type, bool] = (bool, False),
-) -> TensorType | None:
+) -> TensorFacts | None:
     """The type of an inverse STFT from spectra with as many bins as the transform has; torch goes through the frames
     one by one.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fx2onnx.capture.recording.meta_cache import PooledType, TensorType
+from fx2onnx.capture.recording.meta_cache import PooledType, TensorFacts
 from fx2onnx.capture.recording.meta_rules import NONE, Number, Rule, fresh, is_contiguous
 from fx2onnx.capture.registry import Kind, register
 from fx2onnx.capture.shapes.size_math import rounded_to_int
@@ -19,8 +19,8 @@ def _resized(rank: int) -> Rule:
     """
 
     def rule(
-        kind: TensorType, output_size: tuple[Number | Dim, ...], *rest: tuple[tuple[type, float], ...]
-    ) -> TensorType | None:
+        kind: TensorFacts, output_size: tuple[Number | Dim, ...], *rest: tuple[tuple[type, float], ...]
+    ) -> TensorFacts | None:
         factors, is_of_rank = rest[-1], len(kind.sizes) == rank + 2
         is_one_given = (output_size == NONE) is not (factors == NONE)
         if not kind.dtype.is_floating_point or not is_contiguous(kind) or not is_one_given or not is_of_rank:
@@ -44,7 +44,7 @@ def _times(size: DimLike, factor: float) -> Scalar | None:
 def _sampled(*ranks: int) -> Rule:
     """A grid of as many images as the input; torch's own code goes through every tap of a filter."""
 
-    def rule(kind: TensorType, grid: TensorType, *rest: object) -> TensorType | None:
+    def rule(kind: TensorFacts, grid: TensorFacts, *rest: object) -> TensorFacts | None:
         rank, places = len(kind.sizes), grid.sizes
         fits = kind.dtype == grid.dtype and rank in ranks and len(places) == rank and places[-1] == rank - 2
         if not fits or places[0] != kind.sizes[0] or not is_contiguous(kind):

@@ -16,7 +16,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import Step, Values, View, dims_of
+from fx2onnx.capture.recording.values import Values, View, ViewStep, dims_of
 from fx2onnx.capture.registry import Kind, find, register
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Scalar
@@ -49,7 +49,7 @@ def carried_back(values: Values, view: View, value: torch.fx.Node, is_one_number
     return node
 
 
-def _shows_twice(step: Step, info: TensorInfo) -> bool:
+def _shows_twice(step: ViewStep, info: TensorInfo) -> bool:
     """Return whether one element of what is viewed, of type ``info``, may be several of the view."""
     if step.func in _EXPANDS:
         extra = len(step.info.dims) - len(info.dims)
@@ -66,7 +66,7 @@ def _shows_twice(step: Step, info: TensorInfo) -> bool:
     return False
 
 
-def regenerated(values: Values, node: torch.fx.Node, steps: Sequence[Step]) -> torch.fx.Node:
+def regenerated(values: Values, node: torch.fx.Node, steps: Sequence[ViewStep]) -> torch.fx.Node:
     """The view through ``steps`` of the value ``node``."""
     for step in steps:
         if step.output is None:
@@ -77,7 +77,7 @@ def regenerated(values: Values, node: torch.fx.Node, steps: Sequence[Step]) -> t
     return node
 
 
-def _part(step: Step) -> tuple[OpOverload, OpOverload, tuple[object, ...]]:
+def _part(step: ViewStep) -> tuple[OpOverload, OpOverload, tuple[object, ...]]:
     """One output of a splitting operator as a view of one: the overload, the one that puts it back, their arguments."""
     axis = _split_axis(step)
     if step.func is aten.unbind.int:
@@ -88,7 +88,7 @@ def _part(step: Step) -> tuple[OpOverload, OpOverload, tuple[object, ...]]:
     return aten.slice.Tensor, aten.slice_scatter.default, (axis, start, start + step.info.dims[axis], 1)
 
 
-def _split_axis(step: Step) -> int:
+def _split_axis(step: ViewStep) -> int:
     names = [argument.name for argument in step.func._schema.arguments]
     if "dim" not in names:
         return {"aten::hsplit": 1, "aten::vsplit": 0, "aten::dsplit": 2}.get(step.func._schema.name, 0)
@@ -97,7 +97,7 @@ def _split_axis(step: Step) -> int:
     return int(axis) if axis >= 0 else int(axis) + len(step.info.dims) + (step.func is aten.unbind.int)
 
 
-Inverse: TypeAlias = Callable[[Values, Step, torch.fx.Node, TensorInfo, torch.fx.Node], torch.fx.Node]
+Inverse: TypeAlias = Callable[[Values, ViewStep, torch.fx.Node, TensorInfo, torch.fx.Node], torch.fx.Node]
 
 
 @register(
@@ -110,7 +110,9 @@ Inverse: TypeAlias = Callable[[Values, Step, torch.fx.Node, TensorInfo, torch.fx
     aten.atleast_1d.default, aten.atleast_2d.default, aten.atleast_3d.default, aten.positive.default,
     aten.resolve_conj.default, aten.resolve_neg.default,
 )  # fmt: skip
-def _reshaped(values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _reshaped(
+    values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+) -> torch.fx.Node:
     """The view lists the same elements in the same order."""
     return values.call(aten.reshape.default, (new, list(info.dims)), {}, info)
 
@@ -119,7 +121,7 @@ def _scattered(target: OpOverload) -> Inverse:
     """The view takes a part that a scatter operator with the same arguments puts back."""
 
     def inverse(
-        values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+        values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
     ) -> torch.fx.Node:
         return values.call(target, (before, new, *step.args[1:]), step.kwargs, info)
 
@@ -136,7 +138,9 @@ for _view, _scatter in (
 
 
 @register(Kind.INVERSE, aten.narrow.default)
-def _narrowed(values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _narrowed(
+    values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+) -> torch.fx.Node:
     axis, start, length = step.args[1:4]
     return values.call(aten.slice_scatter.default, (before, new, axis, start, start + length, 1), {}, info)
 
@@ -147,16 +151,18 @@ def _narrowed(values: Values, step: Step, before: torch.fx.Node, info: TensorInf
     aten.tensor_split.sections, aten.tensor_split.indices, aten.hsplit.int, aten.vsplit.int, aten.dsplit.int,
     aten.unsafe_chunk.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
 )  # fmt: skip
-def _split(values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+def _split(
+    values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+) -> torch.fx.Node:
     _, scatter, args = _part(step)
     return values.call(scatter, (before, new, *args), {}, info)
 
 
-def _permuted(order: Callable[[Step, int], list[int]]) -> Inverse:
+def _permuted(order: Callable[[ViewStep, int], list[int]]) -> Inverse:
     """The view permutes axes; ``order`` gives the permutation."""
 
     def inverse(
-        values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+        values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
     ) -> torch.fx.Node:
         forward = order(step, len(info.dims))
         backward = [forward.index(axis) for axis in range(len(forward))]
@@ -165,7 +171,7 @@ def _permuted(order: Callable[[Step, int], list[int]]) -> Inverse:
     return inverse
 
 
-def _transposed(step: Step, rank: int) -> list[int]:
+def _transposed(step: ViewStep, rank: int) -> list[int]:
     order = list(range(rank))
     if rank:
         one, two = (axis % rank for axis in step.args[1:3])
@@ -173,7 +179,7 @@ def _transposed(step: Step, rank: int) -> list[int]:
     return order
 
 
-def _moved(step: Step, rank: int) -> list[int]:
+def _moved(step: ViewStep, rank: int) -> list[int]:
     source, target = ([axis % rank for axis in ([arg] if isinstance(arg, int) else arg)] for arg in step.args[1:3])
     order: list[int | None] = [None] * rank
     for one, two in zip(source, target, strict=True):
@@ -182,7 +188,7 @@ def _moved(step: Step, rank: int) -> list[int]:
     return [next(rest) if axis is None else axis for axis in order]
 
 
-def _last_two(step: Step, rank: int) -> list[int]:
+def _last_two(step: ViewStep, rank: int) -> list[int]:
     order = list(range(rank))
     return [*order[:-2], order[-1], order[-2]] if rank > 1 else order
 
@@ -198,7 +204,7 @@ register(Kind.INVERSE, aten.numpy_T.default)(_permuted(lambda step, rank: list(r
 
 @register(Kind.INVERSE, *_EXPANDS)
 def _collapsed(
-    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+    values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
 ) -> torch.fx.Node:
     """The view repeats elements (expand); PyTorch writes through it only where all repeats get one value."""
     node, dims = new, list(step.info.dims)
@@ -215,7 +221,7 @@ def _collapsed(
 
 @register(Kind.INVERSE, aten.real.default, aten.imag.default)
 def _part_of_complex(
-    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+    values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
 ) -> torch.fx.Node:
     """The view is the real or the imaginary part; of a real tensor, the tensor itself."""
     if not info.dtype.is_complex:
@@ -229,7 +235,7 @@ def _part_of_complex(
 
 @register(Kind.INVERSE, aten.view.dtype)
 def _read_back(
-    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+    values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
 ) -> torch.fx.Node:
     """The view shows the same bits as another dtype."""
     return values.call(aten.view.dtype, (new, info.dtype), {}, info)
@@ -237,14 +243,14 @@ def _read_back(
 
 @register(Kind.INVERSE, aten.view_as_real.default, aten.view_as_complex.default)
 def _complex_of(
-    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+    values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
 ) -> torch.fx.Node:
     target = aten.view_as_complex.default if step.func is aten.view_as_real.default else aten.view_as_real.default
     return values.call(target, (new,), {}, info)
 
 
 def _carry_back(
-    values: Values, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+    values: Values, step: ViewStep, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
 ) -> torch.fx.Node:
     inverse = find(Kind.INVERSE, step.func)
     if inverse is None:

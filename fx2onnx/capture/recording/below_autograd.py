@@ -22,7 +22,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import REPEAT, TensorInfo, where_of
 from fx2onnx.capture.rare_roads import RunPlugin
 from fx2onnx.capture.recording.control_flow import GraphCopy
-from fx2onnx.capture.recording.meta_cache import TensorType
+from fx2onnx.capture.recording.meta_cache import TensorFacts
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.torchcompat.dispatch import no_dispatch, no_modes
@@ -88,13 +88,13 @@ def repeated(function: Function, key: object, *tensors: torch.Tensor) -> Sequenc
 
 
 @dataclass(frozen=True)
-class Program:
+class RecordedCall:
     """The recording of one call: the nodes that depend on its tensors, and its results."""
 
     number: int
     nodes: list[torch.fx.Node]
     inputs: list[torch.fx.Node]
-    results: list[tuple[torch.fx.Node, TensorType]]
+    results: list[tuple[torch.fx.Node, TensorFacts]]
     is_elementwise: bool
     """True if every node has the sizes that all tensors have."""
 
@@ -104,8 +104,8 @@ class BelowAutograd(RunPlugin):
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
-        self._known: dict[object, Program | None] = {}
-        self._elementwise: dict[object, Program] = {}
+        self._known: dict[object, RecordedCall | None] = {}
+        self._elementwise: dict[object, RecordedCall] = {}
         """The elementwise programs, by what of a kind is left without sizes."""
         self._copies = count()
         self._given: list[tuple[range, torch.Tensor, torch.Tensor]] = []
@@ -198,7 +198,7 @@ class BelowAutograd(RunPlugin):
 
     def _program(
         self, made: list[torch.fx.Node], inputs: list[torch.fx.Node], results: Sequence[torch.Tensor]
-    ) -> Program | None:
+    ) -> RecordedCall | None:
         """None where a copy of the nodes would not do."""
         tracer = self.tracer
         number = len(self._known)
@@ -209,7 +209,7 @@ class BelowAutograd(RunPlugin):
                 own.add(node)
                 nodes.append(node)
         views = [tracer.values.views.get(id(result)) for result in results]
-        found: list[tuple[torch.fx.Node, TensorType]] = []
+        found: list[tuple[torch.fx.Node, TensorFacts]] = []
         for result, view in zip(results, views, strict=True):
             is_fresh = view is not None and not view.steps and not view.memory.version and view.node in own
             if view is None or not is_fresh or view.node in inputs:
@@ -218,10 +218,10 @@ class BelowAutograd(RunPlugin):
         if len({node for node, _ in found}) < len(found) or any(node.op != "call_function" for node in nodes):
             return None
         _mark(nodes, (number, next(self._copies)))
-        return Program(number, nodes, inputs, found, _is_elementwise(nodes, inputs))
+        return RecordedCall(number, nodes, inputs, found, _is_elementwise(nodes, inputs))
 
     def _copied(
-        self, program: Program, inputs: list[torch.fx.Node], common: TensorType | None = None
+        self, program: RecordedCall, inputs: list[torch.fx.Node], common: TensorFacts | None = None
     ) -> list[torch.Tensor]:
         """The results of the same nodes with other inputs, which are all as ``common`` where their sizes are others."""
         values = self.tracer.values
@@ -240,7 +240,7 @@ class BelowAutograd(RunPlugin):
         kinds = [kind if common is None else common._replace(dtype=kind.dtype) for _, kind in program.results]
         return [self._tensor(new[node], kind) for (node, _), kind in zip(program.results, kinds, strict=True)]
 
-    def _tensor(self, node: torch.fx.Node, kind: TensorType) -> torch.Tensor:
+    def _tensor(self, node: torch.fx.Node, kind: TensorFacts) -> torch.Tensor:
         tracer = self.tracer
         tensor: torch.Tensor = tracer.types.fresh(kind)
         info = node.meta["val"]
@@ -253,7 +253,7 @@ def _mark(nodes: Sequence[torch.fx.Node], copy: tuple[int, int]) -> None:
         node.meta[REPEAT] = copy
 
 
-def _in_rows(types: Sequence[TensorType]) -> TensorType | None:
+def _in_rows(types: Sequence[TensorFacts]) -> TensorFacts | None:
     """The first of ``types`` where all have its sizes, which are numbers, and lie in memory in order; else None."""
     first = types[0]
     step, steps = 1, []

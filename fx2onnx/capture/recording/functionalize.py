@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.recording.tracer import Tracer
-from fx2onnx.capture.recording.values import Step, Values, dims_of, tensor_info
+from fx2onnx.capture.recording.values import Values, ViewStep, dims_of, tensor_info
 from fx2onnx.capture.registry import Call, Kind, overloads_of, register
 from fx2onnx.torchcompat.operators import OpOverload
 
@@ -187,7 +187,7 @@ def _view_in_place(tracer: Tracer, call: Call, self: torch.Tensor) -> torch.Tens
     info = tensor_info(self)
     view.node = tracer.values.call(target, (before, *args[1:]), kwargs, info)
     view.info = info
-    view.steps = (*view.steps, Step(target, (before, *args[1:]), kwargs, info, None))
+    view.steps = (*view.steps, ViewStep(target, (before, *args[1:]), kwargs, info, None))
     return self
 
 

@@ -37,7 +37,7 @@ IMMEDIATE = frozenset({bool, int, float, str, type(None), torch.dtype, torch.dev
 """Types of arguments that stand for themselves in a key and in a graph."""
 
 
-class TensorType(NamedTuple):
+class TensorFacts(NamedTuple):
     """The properties of a tensor that decide the types of an operator's results."""
 
     dtype: torch.dtype
@@ -47,7 +47,7 @@ class TensorType(NamedTuple):
     device: torch.device
 
 
-class PooledType(TensorType):
+class PooledType(TensorFacts):
     """Sizes behind the first count channels and windows; eager PyTorch ends the run where there is none."""
 
     __slots__ = ()
@@ -56,7 +56,7 @@ class PooledType(TensorType):
 class Spec(NamedTuple):
     """The way in which a result is made: with memory of its own, or as a view of the first argument."""
 
-    type: TensorType
+    type: TensorFacts
     info: TensorInfo
     is_view: bool
 
@@ -113,8 +113,8 @@ class MetaCache:
         settings = (mkldnn_is_enabled(), torch.are_deterministic_algorithms_enabled())
         self._shared = _SHARED.setdefault(settings, Bounded(_MANY))
         self._specs: dict[Key, Specs] = {}
-        self._types: dict[int, TensorType] = {}
-        self._templates: dict[TensorType, torch.Tensor] = {}
+        self._types: dict[int, TensorFacts] = {}
+        self._templates: dict[TensorFacts, torch.Tensor] = {}
         """The tensors from which further tensors of a type with symbolic sizes are made, by type."""
         self.made: dict[int, Spec] = {}
         """The specification of each tensor that was just made here, by its id. The reader removes the entry."""
@@ -126,13 +126,13 @@ class MetaCache:
         assert fake_of is not None, "the tracer is freed"
         return fake_of(tensor)
 
-    def kept(self) -> tuple[dict[Key, Specs], dict[TensorType, torch.Tensor]]:
+    def kept(self) -> tuple[dict[Key, Specs], dict[TensorFacts, torch.Tensor]]:
         """The results that hold for the present knowledge of sizes; from here on copies of them are used."""
         kept = self._specs, self._templates
         self._specs, self._templates = dict(self._specs), dict(self._templates)
         return kept
 
-    def go_back(self, kept: tuple[dict[Key, Specs], dict[TensorType, torch.Tensor]]) -> None:
+    def go_back(self, kept: tuple[dict[Key, Specs], dict[TensorFacts, torch.Tensor]]) -> None:
         """Know what ``kept`` gave, and no more."""
         self._specs, self._templates = kept
 
@@ -171,7 +171,7 @@ class MetaCache:
             return arg
         raise TypeError("no key")
 
-    def type_of(self, tensor: torch.Tensor) -> TensorType:
+    def type_of(self, tensor: torch.Tensor) -> TensorFacts:
         """Raises TypeError for a tensor that a type does not describe."""
         known = self._types.get(id(tensor))
         if known is None:
@@ -179,10 +179,10 @@ class MetaCache:
                 raise TypeError("no key")
             if type(tensor) in PLAIN and not self._mode.holds(tensor) and not is_quantized(tensor):
                 device = CPU if tensor.is_meta else tensor.device
-                known = TensorType(tensor.dtype, tuple(tensor.shape), tensor.stride(), 0, device)
+                known = TensorFacts(tensor.dtype, tuple(tensor.shape), tensor.stride(), 0, device)
             else:
                 fake = self._fake_of(tensor)
-                known = TensorType(
+                known = TensorFacts(
                     fake.dtype,
                     tuple(map(unwrap, fake.shape)),
                     tuple(map(unwrap, fake.stride())),
@@ -276,7 +276,7 @@ class MetaCache:
         if kind is None or (is_pooled and any(type(size) is int and size < 1 for size in kind.sizes[1:])):
             return None  # of nothing, the kernel says so
         if is_pooled:
-            self._env.check_some((*cast(TensorType, key[4:][0]).sizes[1:], *kind.sizes[1:]))
+            self._env.check_some((*cast(TensorFacts, key[4:][0]).sizes[1:], *kind.sizes[1:]))
             self.once(key, lambda: check_sizes(self._env, key[0].func, args, {}, (), kind.sizes))
         check_operands(self._env, key[0].func, args, {})
         specs = self._specs[key] = Specs((_fresh(self._as_written(kind)),))
@@ -294,7 +294,7 @@ class MetaCache:
             if call is not None:
                 _TAKEN[call] = None
 
-    def _as_written(self, kind: TensorType) -> TensorType:
+    def _as_written(self, kind: TensorFacts) -> TensorFacts:
         """A contiguous type with its sizes as they are written for those that the program is for."""
         if not self._env.facts.sets:
             return kind
@@ -311,7 +311,7 @@ class MetaCache:
         self.made[id(made)] = spec
         return made
 
-    def fresh(self, kind: TensorType) -> torch.Tensor:
+    def fresh(self, kind: TensorFacts) -> torch.Tensor:
         """A new tensor of that type, with memory of its own."""
         return self._of_type(_fresh(kind), ())
 
@@ -327,7 +327,7 @@ class MetaCache:
         self._types[id(made)] = kind
         return made
 
-    def _of_symbols(self, kind: TensorType, base: torch.Tensor | None) -> torch.Tensor:
+    def _of_symbols(self, kind: TensorFacts, base: torch.Tensor | None) -> torch.Tensor:
         env = self._env
         template = self._templates.get(kind) if base is None else None
         if template is None:
@@ -370,7 +370,7 @@ def _symbols(part: object) -> frozenset[str]:
     return found[0] if len(found) == 1 else _NO_SYMBOLS.union(*found)
 
 
-def _fresh(kind: TensorType) -> Spec:
+def _fresh(kind: TensorFacts) -> Spec:
     return Spec(kind, TensorInfo(kind.dtype, kind.sizes), is_view=False)
 
 

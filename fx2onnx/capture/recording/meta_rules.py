@@ -5,7 +5,7 @@ takes five. A rule says nothing of other strides than those of a fresh contiguou
 
 A rule answers only for operands that eager PyTorch takes: for others the operator runs, which refuses them.
 
-A rule takes the positional arguments as ``MetaCache`` has them in its keys: a ``TensorType`` for a tensor, ``(type, value)`` for a
+A rule takes the positional arguments as ``MetaCache`` has them in its keys: a ``TensorFacts`` for a tensor, ``(type, value)`` for a
 number, None, ..., a tuple for a list.
 """
 
@@ -16,13 +16,13 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from fx2onnx.capture.recording.meta_cache import PooledType, TensorType, contiguous_strides
+from fx2onnx.capture.recording.meta_cache import PooledType, TensorFacts, contiguous_strides
 from fx2onnx.capture.registry import Kind, register
 from fx2onnx.sizes.expr import Dim, DimLike, Scalar
 
 aten = torch.ops.aten
 
-Rule: TypeAlias = Callable[..., TensorType | None]
+Rule: TypeAlias = Callable[..., TensorFacts | None]
 Number: TypeAlias = tuple[type, int]
 Numbers: TypeAlias = Number | tuple[Number, ...]
 """A number, ``(int, 2)``, or a list of numbers, ``((int, 2), (int, 3))``."""
@@ -30,7 +30,7 @@ _ZERO, _ONE = (int, 0), (int, 1)
 NONE: Any = (type(None), None)
 
 
-def is_contiguous(kind: TensorType) -> bool:
+def is_contiguous(kind: TensorFacts) -> bool:
     return kind.offset == 0 and kind.strides == contiguous_strides(kind.sizes)
 
 
@@ -41,10 +41,10 @@ def window_count(
     return (size + 2 * padding + more - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
-def fresh(kind: TensorType, sizes: Sequence[Scalar]) -> TensorType:
+def fresh(kind: TensorFacts, sizes: Sequence[Scalar]) -> TensorFacts:
     """The type of a contiguous tensor of other sizes, whole numbers all."""
     dims, strides = (cast("tuple[DimLike, ...]", tuple(group)) for group in (sizes, contiguous_strides(sizes)))
-    return TensorType(kind.dtype, dims, strides, 0, kind.device)
+    return TensorFacts(kind.dtype, dims, strides, 0, kind.device)
 
 
 @register(
@@ -57,14 +57,14 @@ def fresh(kind: TensorType, sizes: Sequence[Scalar]) -> TensorType:
     aten.sigmoid.default,
     aten.tanh.default,
 )
-def _same(kind: TensorType, *rest: object) -> TensorType | None:
+def _same(kind: TensorFacts, *rest: object) -> TensorFacts | None:
     """The result has the type of a floating-point first argument."""
     return fresh(kind, kind.sizes) if kind.dtype.is_floating_point and is_contiguous(kind) else None
 
 
 def _fits(operand: object, *sizes: DimLike) -> bool:
     """Return whether an optional operand, such as a bias, is None or has these sizes. The dtypes of operands are checked elsewhere."""
-    return operand in (None, NONE) or (isinstance(operand, TensorType) and operand.sizes == sizes)
+    return operand in (None, NONE) or (isinstance(operand, TensorFacts) and operand.sizes == sizes)
 
 
 def _are_at_least(least: int, numbers: Sequence[DimLike]) -> bool:
@@ -78,8 +78,8 @@ def _numbers(numbers: Numbers, rank: int) -> list[int]:
 
 
 def _windowed(
-    kind: TensorType, leading: Sequence[DimLike], kernel: Sequence[DimLike], *numbers: Numbers
-) -> TensorType | None:
+    kind: TensorFacts, leading: Sequence[DimLike], kernel: Sequence[DimLike], *numbers: Numbers
+) -> TensorFacts | None:
     """A window for each size after the leading ones; ``numbers`` are stride, padding and dilation."""
     sizes = kind.sizes[len(leading) :]
     columns: list[Sequence[Scalar]] = [sizes, kernel, *(_numbers(each, len(sizes)) for each in numbers)]
@@ -90,14 +90,14 @@ def _windowed(
 
 def _convolution(rank: int) -> Rule:
     def rule(
-        kind: TensorType,
-        weight: TensorType,
+        kind: TensorFacts,
+        weight: TensorFacts,
         bias: object = None,
         stride: Numbers = _ONE,
         padding: Numbers = _ZERO,
         dilation: Numbers = _ONE,
         groups: Number = _ONE,
-    ) -> TensorType | None:
+    ) -> TensorFacts | None:
         ranks = {len(kind.sizes), len(weight.sizes)}
         if ranks != {rank + 2} or not is_contiguous(kind) or not is_contiguous(weight):
             return None
@@ -123,8 +123,8 @@ def _pool(rank: int, dilated: bool) -> Rule:
     """pool(self, kernel, stride, padding[, dilation], ceil_mode): as a convolution, the stride defaulting to the kernel."""
 
     def rule(
-        kind: TensorType, kernel: Numbers, stride: Numbers = (), padding: Numbers = _ZERO, *rest: Number
-    ) -> TensorType | None:
+        kind: TensorFacts, kernel: Numbers, stride: Numbers = (), padding: Numbers = _ZERO, *rest: Number
+    ) -> TensorFacts | None:
         ceil_mode = rest[dilated] if len(rest) > dilated else (bool, False)
         if len(kind.sizes) <= rank or not is_contiguous(kind) or ceil_mode[1]:
             return None
@@ -141,8 +141,8 @@ def _pool(rank: int, dilated: bool) -> Rule:
 
 @register(Kind.RESULT_TYPE, aten.layer_norm.default)
 def _layer_norm(
-    kind: TensorType, normalized: tuple[object, ...], weight: object = None, bias: object = None, *rest: object
-) -> TensorType | None:
+    kind: TensorFacts, normalized: tuple[object, ...], weight: object = None, bias: object = None, *rest: object
+) -> TensorFacts | None:
     """The result type of layer_norm; None unless the normalized sizes are plain numbers that fit."""
     sizes = tuple(part[1] for part in normalized if isinstance(part, tuple))
     is_plain = sizes and len(sizes) == len(normalized) and kind.sizes[-len(sizes) :] == sizes
@@ -151,18 +151,18 @@ def _layer_norm(
 
 @register(Kind.RESULT_TYPE, aten.batch_norm.default)
 def _batch_norm(
-    kind: TensorType, weight: object, bias: object, mean: object, variance: object, *rest: object
-) -> TensorType | None:
+    kind: TensorFacts, weight: object, bias: object, mean: object, variance: object, *rest: object
+) -> TensorFacts | None:
     """The result type of batch_norm; None unless the number of channels is a plain number that fits the statistics."""
-    fits = isinstance(mean, TensorType) and len(kind.sizes) > 1 and kind.sizes[1:2] == mean.sizes
+    fits = isinstance(mean, TensorFacts) and len(kind.sizes) > 1 and kind.sizes[1:2] == mean.sizes
     fits = fits and all(_fits(each, kind.sizes[1]) for each in (weight, bias, variance))
     return _same(kind) if fits else None
 
 
 @register(Kind.RESULT_TYPE, aten.group_norm.default)
 def _group_norm(
-    kind: TensorType, groups: Number, weight: object = None, bias: object = None, *rest: object
-) -> TensorType | None:
+    kind: TensorFacts, groups: Number, weight: object = None, bias: object = None, *rest: object
+) -> TensorFacts | None:
     """The result type of group_norm; None unless the number of channels is a plain number that fits the groups and the
     weight."""
     channels = kind.sizes[1] if len(kind.sizes) > 1 else None
@@ -171,7 +171,7 @@ def _group_norm(
 
 
 @register(Kind.RESULT_TYPE, aten.linear.default)
-def _linear(kind: TensorType, weight: TensorType, bias: object = None) -> TensorType | None:
+def _linear(kind: TensorFacts, weight: TensorFacts, bias: object = None) -> TensorFacts | None:
     fits = (
         _fits(bias, *weight.sizes[:1])
         and kind.dtype == weight.dtype
@@ -183,15 +183,19 @@ def _linear(kind: TensorType, weight: TensorType, bias: object = None) -> Tensor
 
 @register(Kind.RESULT_TYPE, aten.scaled_dot_product_attention.default)
 def _attended(
-    query: TensorType, key: TensorType, value: TensorType, mask: TensorType | tuple[type, object] = NONE, *rest: object
-) -> TensorType | None:
+    query: TensorFacts,
+    key: TensorFacts,
+    value: TensorFacts,
+    mask: TensorFacts | tuple[type, object] = NONE,
+    *rest: object,
+) -> TensorFacts | None:
     """query [.., L, E], key [.., S, E], value [.., S, V] and a mask that broadcasts to [.., L, S] -> [.., L, V]; of four axes a kernel
     may give them in another order.
     """
     kinds, lead = (query, key, value), query.sizes[:-2]
     fits = all(kind.dtype == query.dtype and kind.sizes[:-2] == lead for kind in kinds) and len(lead) > 0
     fits = fits and query.sizes[-1] == key.sizes[-1] and key.sizes[-2] == value.sizes[-2]
-    if isinstance(mask, TensorType):
+    if isinstance(mask, TensorFacts):
         scores = (*lead, query.sizes[-2], key.sizes[-2])
         pairs = zip(reversed(mask.sizes), reversed(scores), strict=False)
         fits = fits and len(mask.sizes) <= len(scores) and all(size in (1, wide) for size, wide in pairs)
@@ -200,21 +204,21 @@ def _attended(
 
 
 @register(Kind.RESULT_TYPE, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
-def _binary(kind: TensorType, other: object, *rest: object) -> TensorType | None:
+def _binary(kind: TensorFacts, other: object, *rest: object) -> TensorFacts | None:
     """Two floating-point tensors of one dtype and one shape, or one and a number."""
     is_number = isinstance(other, tuple) and other[0] in (int, float)
-    fits = isinstance(other, TensorType) and kind[:2] == other[:2] and is_contiguous(other)
+    fits = isinstance(other, TensorFacts) and kind[:2] == other[:2] and is_contiguous(other)
     return _same(kind) if fits or is_number else None
 
 
 @register(Kind.RESULT_TYPE, aten.softmax.int, aten.log_softmax.int)
-def _softmax(kind: TensorType, axis: Number, dtype: object = NONE) -> TensorType | None:
+def _softmax(kind: TensorFacts, axis: Number, dtype: object = NONE) -> TensorFacts | None:
     rank = len(kind.sizes)
     return _same(kind) if dtype == NONE and -rank <= axis[1] < rank else None
 
 
 @register(Kind.RESULT_TYPE, aten.embedding.default)
-def _embedding(weight: TensorType, places: TensorType, *rest: object) -> TensorType | None:
+def _embedding(weight: TensorFacts, places: TensorFacts, *rest: object) -> TensorFacts | None:
     fits = len(weight.sizes) == 2 and places.dtype in (torch.int64, torch.int32)
     fits = fits and weight.sizes[0] != 0 and is_contiguous(weight) and is_contiguous(places)
     return fresh(weight, (*places.sizes, weight.sizes[1])) if fits else None
@@ -222,8 +226,8 @@ def _embedding(weight: TensorType, places: TensorType, *rest: object) -> TensorT
 
 @register(Kind.RESULT_TYPE, aten.cdist.default)
 def _distances(
-    kind: TensorType, other: TensorType, p: tuple[type, float] = (float, 2.0), mode: object = NONE
-) -> TensorType | None:
+    kind: TensorFacts, other: TensorFacts, p: tuple[type, float] = (float, 2.0), mode: object = NONE
+) -> TensorFacts | None:
     """[*, P, M] and [*, R, M] -> [*, P, R], whichever way PyTorch computes it: that depends on whether P and R are above 25."""
     fits = kind.dtype == other.dtype and kind.dtype.is_floating_point and min(len(kind.sizes), len(other.sizes)) > 1
     batches = _broadcast(kind.sizes[:-2], other.sizes[:-2]) if fits and kind.sizes[-1] == other.sizes[-1] else None

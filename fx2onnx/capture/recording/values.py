@@ -49,7 +49,7 @@ class Memory:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class ViewStep:
     """One view operator: ``func(*args, **kwargs)`` with the viewed tensor first in ``args``."""
 
     func: OpOverload
@@ -68,7 +68,7 @@ class View:
     """A tensor of the program: which memory, through which views, and its node at ``version``."""
 
     memory: Memory
-    steps: tuple[Step, ...]
+    steps: tuple[ViewStep, ...]
     node: torch.fx.Node
     info: TensorInfo
     version: int
@@ -442,7 +442,7 @@ class Values:
         arg = args[0] if args and not is_fresh else None
         if isinstance(arg, torch.Tensor) and storage_key(self.fake_of(arg)) == storage_key(tensor):
             base = self.view_of(arg)
-            step = Step(func, *nodes, info, output, siblings)
+            step = ViewStep(func, *nodes, info, output, siblings)
             self.add_view(View(base.memory, (*base.steps, step), node, info, base.memory.version, tensor))
         else:
             self.add_view(View(Memory(node, info), (), node, info, 0, tensor))

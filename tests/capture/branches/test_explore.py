@@ -10,7 +10,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Program, Recorded, Request
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded, Request, RunProgram
 from fx2onnx.capture.branches import explore
 from fx2onnx.capture.branches.explore import joined_paths
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
@@ -21,6 +21,7 @@ from fx2onnx.capture.recording.nested import nested
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.torchcompat.capture_modes import capture_modes
+from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.operators import HIGHER_ORDER
 from tests.capture.recorded import info, inputs_of, tracer_of
 from tests.support import check
@@ -53,9 +54,10 @@ def paths_of(function: Callable[[Any], Any]) -> Recorded:
         )
         return Recorded(attempt, captured, tracer.sizes)
 
-    request = Request(torch.nn.Identity(), CaptureOptions(), lambda _: True, Patches())
+    module = torch.nn.Identity()
+    request = Request(module, ModuleTree(module), CaptureOptions(), lambda _: True, Patches())
     arguments = bind(request.root.forward, (torch.zeros(1),), {}, None)
-    attempt = Attempt(request, arguments, Program("given"), branching=Branching(by_counts=False))
+    attempt = Attempt(request, arguments, RunProgram("given"), branching=Branching(by_counts=False))
     joined = joined_paths(run, attempt)
     if isinstance(joined, Failed):
         raise joined.error

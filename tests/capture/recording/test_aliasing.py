@@ -11,7 +11,7 @@ import torch.fx
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.aliasing import carried_back, regenerated
-from fx2onnx.capture.recording.values import Memory, Step, View
+from fx2onnx.capture.recording.values import Memory, View, ViewStep
 from fx2onnx.capture.registry import Kind
 from tests.capture.recorded import entries
 
@@ -40,10 +40,10 @@ def info_of(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tensor.dtype, tuple(tensor.shape))
 
 
-def step_of(func: Any, args: tuple[Any, ...], result: Any, output: int | None) -> Step:
+def step_of(func: Any, args: tuple[Any, ...], result: Any, output: int | None) -> ViewStep:
     if output is None:
-        return Step(func, args, {}, info_of(result), None)
-    return Step(func, args, {}, info_of(result[output]), output, tuple(map(info_of, result)))
+        return ViewStep(func, args, {}, info_of(result), None)
+    return ViewStep(func, args, {}, info_of(result[output]), output, tuple(map(info_of, result)))
 
 
 BASE = torch.arange(24.0).reshape(2, 3, 4)
@@ -118,8 +118,8 @@ def test_a_write_reaches_the_base_through_each_step() -> None:
     memory = Memory(calls.graph.placeholder("base"), info_of(base))
     turned, row = base.transpose(0, 2), base.transpose(0, 2)[1]
     steps = (
-        Step(aten.transpose.int, (base, 0, 2), {}, info_of(turned), None),
-        Step(aten.select.int, (turned, 0, 1), {}, info_of(row), None),
+        ViewStep(aten.transpose.int, (base, 0, 2), {}, info_of(turned), None),
+        ViewStep(aten.select.int, (turned, 0, 1), {}, info_of(row), None),
     )
     value = calls.graph.placeholder("value")
     memory.node = carried_back(calls, View(memory, steps, value, info_of(row), 0, row), value, False)
@@ -147,6 +147,6 @@ def test_elements_shown_twice_take_one_number_only(func: Any, args: Any) -> None
 def test_a_view_without_an_inverse_is_refused() -> None:
     calls = Calls()
     node = calls.graph.placeholder("base")
-    step = Step(aten.unfold.default, (BASE, 2, 2, 2), {}, info_of(BASE.unfold(2, 2, 2)), None)
+    step = ViewStep(aten.unfold.default, (BASE, 2, 2, 2), {}, info_of(BASE.unfold(2, 2, 2)), None)
     with pytest.raises(UserError, match=r"a view made by aten\.unfold\.default"):
         carried_back(calls, View(Memory(node, info_of(BASE)), (step,), node, step.info, 0, BASE), node, False)

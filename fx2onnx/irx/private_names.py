@@ -80,6 +80,15 @@ def fixed_shape(dims: tuple[int, ...]) -> ir.Shape:
     return shape
 
 
+def copied_shape(shape: ir.Shape) -> ir.Shape:
+    """A copy, which may be changed."""
+    copy: ir.Shape = object.__new__(ir.Shape)
+    copy._dims = list(shape._dims)
+    copy._denotations = list(shape._denotations)
+    copy._frozen = False
+    return copy
+
+
 def give_notes(value: ir.Value, notes: dict[str, Any]) -> None:
     """Give a new value its notes: ``value.meta.data`` is ``notes``."""
     value._metadata = store = object.__new__(_Notes)

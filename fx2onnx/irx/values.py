@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from fx2onnx.irx.private_names import fixed_shape, give_notes
+from fx2onnx.irx.private_names import copied_shape, fixed_shape, give_notes
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.text import named
 
@@ -68,7 +68,7 @@ def let_go(values: Iterable[ir.Value]) -> None:
 
 def copied_type(value: ir.Value, name: str) -> ir.Value:
     """A new value of the same dtype and dims, with what else is noted of them."""
-    copy = ir.Value(name=name, shape=None if value.shape is None else value.shape.copy(), type=value.type)
+    copy = ir.Value(name=name, shape=None if value.shape is None else copied_shape(value.shape), type=value.type)
     give_notes(copy, dict(value.meta.data))
     return copy
 
@@ -135,11 +135,6 @@ def set_known_sizes(value: ir.Value, sizes: Sequence[DimLike]) -> None:
     value.meta[_SIZES_KEY] = tuple(sizes)
 
 
-def noted_sizes(value: ir.Value) -> tuple[DimLike, ...] | None:
-    """The sizes that ``set_known_sizes`` noted."""
-    return value.meta.data.get(_SIZES_KEY)
-
-
 def known_sizes(value: ir.Value | None) -> list[DimLike] | None:
     """The sizes an int64 value holds: of a constant, or noted by ``set_known_sizes``; else None."""
     if value is None:
@@ -162,6 +157,11 @@ def mark_complex(value: ir.Value) -> ir.Value:
 
 def is_complex(value: ir.Value) -> bool:
     return bool(value.meta.data.get(_COMPLEX_KEY))
+
+
+def notes_of(value: ir.Value) -> tuple[Dims, bool, tuple[DimLike, ...] | None]:
+    """The dims, ``is_complex`` and the sizes that ``set_known_sizes`` noted."""
+    return dims_of(value), is_complex(value), value.meta.data.get(_SIZES_KEY)
 
 
 _NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}

@@ -25,7 +25,7 @@ import torch.fx
 from fx2onnx.capture.captured import REPEAT
 from fx2onnx.irx.builder import Builder, Key
 from fx2onnx.irx.edit import nested_graphs
-from fx2onnx.irx.values import copied_type, dims_of, is_complex, lacks_data, noted_sizes
+from fx2onnx.irx.values import copied_type, notes_of
 from fx2onnx.lower.weights import ModuleWeight
 from fx2onnx.sizes.expr import Dim
 
@@ -78,15 +78,17 @@ class RepeatedLayers:
         self._finish = finish
         self._may_repeat = may_repeat
         self._made: dict[torch.fx.Node, tuple[int, int]] = {}
-        self._seen: set[Any] = set()
-        self._long: set[Any] = set()
-        """Overloads that take so many ONNX nodes that a stamp is made of each form of them."""
+        self._seen: set[int] = set()
+        self._long: set[int] = set()
+        """The ids of overloads that take so many ONNX nodes that a stamp is made of each form of them."""
+        self._kinds: dict[Any, int] = {}
+        """A number for each kind met: what tells it apart is hashed once a layer."""
         self._mentioned: dict[int, int] = {}
         """The ids of values in the keys of what the builder has emitted, and the first key of each."""
         self._judged: dict[int, int] = {}
         """The same of its verdicts. So many keys of both were looked at:"""
         self._looked_at = (0, 0)
-        self._patterns: dict[Any, LayerPattern] = {}
+        self._patterns: dict[int, LayerPattern] = {}
 
     def run(self, nodes: Sequence[torch.fx.Node], depth: int = 0) -> None:
         """Translate or stamp ``nodes``, in order. Layers may hold layers: ``depth`` numbers precede theirs."""
@@ -102,23 +104,24 @@ class RepeatedLayers:
     def _each(self, group: Sequence[torch.fx.Node]) -> None:
         """Translate one by one, or stamp what takes many ONNX nodes."""
         for node in group:
-            if node.target in self._long:
+            if id(node.target) in self._long:
                 self._one(self._kind_of_node(node), [node], self._plainly)
             else:
-                self._plainly([node])
+                self._plainly((node,))
 
     def _plainly(self, group: Sequence[torch.fx.Node]) -> None:
+        made = self.builder.nodes
         for node in group:
-            start = len(self.builder.nodes)
+            start = len(made)
             self._translate(node)
-            end = len(self.builder.nodes)
+            end = len(made)
             self._made[node] = (start, end)
             if end - start >= LONG:
-                self._long.add(node.target)
+                self._long.add(id(node.target))
 
     def _one(
         self,
-        found: tuple[Any, list[ir.Value]] | None,
+        found: tuple[int, list[ir.Value]] | None,
         group: list[torch.fx.Node],
         translate: Callable[[list[torch.fx.Node]], None],
     ) -> None:
@@ -138,11 +141,11 @@ class RepeatedLayers:
             self._add_pattern(kind, group, outside, (cached, looked), set(self.builder.reads[reads:]))
         self._seen.add(kind)
 
-    def _kind_of_node(self, node: torch.fx.Node) -> tuple[Any, list[ir.Value]] | None:
+    def _kind_of_node(self, node: torch.fx.Node) -> tuple[int, list[ir.Value]] | None:
         """The key that calls of an overload have in common which take the same form, wherever they stand."""
         return self._kind(node.meta.get("module") or "", [node], with_lines=False)
 
-    def _kind_of_copy(self, number: int, group: list[torch.fx.Node]) -> tuple[Any, list[ir.Value]] | None:
+    def _kind_of_copy(self, number: int, group: list[torch.fx.Node]) -> tuple[int, list[ir.Value]] | None:
         """The key that copies of a recorded program have in common, and the values read from outside."""
         inside = set(group)
         outside: dict[int, tuple[int, ir.Value]] = {}
@@ -153,34 +156,36 @@ class RepeatedLayers:
         except TypeError:
             return None
         kind = (number, tuple([node.target for node in group]), tuple(parts))
-        return kind, [value for _, value in outside.values()]
+        return self._kinds.setdefault(kind, len(self._kinds)), [value for _, value in outside.values()]
 
     def _kind(
         self, path: str, group: list[torch.fx.Node], *, with_lines: bool = True
-    ) -> tuple[Any, list[ir.Value]] | None:
+    ) -> tuple[int, list[ir.Value]] | None:
         """The key that identical layers have in common, and the values read from outside; None where they cannot be compared."""
         compared = _Compared(self.values, {node: place for place, node in enumerate(group)})
-        part = compared.part
+        part, start = compared.part, len(path)
         try:
             kind = tuple(
-                (
-                    node.op,
-                    node.target,
-                    (node.meta.get("module") or "")[len(path) :],
-                    node.meta.get("where") if with_lines else None,
-                    node.meta.get("val"),
-                    part(node.args),
-                    tuple((name, part(arg)) for name, arg in node.kwargs.items()),
-                )
-                for node in group
+                [
+                    (
+                        node.op,
+                        node.target if node.op != "call_function" else id(node.target),  # overloads hash in Python
+                        (node.meta.get("module") or "")[start:],
+                        node.meta.get("where") if with_lines else None,
+                        node.meta.get("val"),
+                        part(node.args),
+                        tuple([(name, part(arg)) for name, arg in node.kwargs.items()]) if node.kwargs else (),
+                    )
+                    for node in group
+                ]
             )
-            hash(kind)
+            number = self._kinds.setdefault(kind, len(self._kinds))
         except TypeError:
             return None
-        return kind, [value for _, value in compared.outside.values()]
+        return number, [value for _, value in compared.outside.values()]
 
     def _add_pattern(
-        self, kind: Any, group: list[torch.fx.Node], outside: list[ir.Value], before: tuple[int, int], read: set[int]
+        self, kind: int, group: list[torch.fx.Node], outside: list[ir.Value], before: tuple[int, int], read: set[int]
     ) -> None:
         """Keep a translated layer. ``before`` it, the builder's cache and its verdicts had so many keys."""
         cached = before[0]
@@ -232,7 +237,7 @@ class RepeatedLayers:
         inputs = [value if value is None else new.get(id(value), value) for value in old.inputs]
         name = unique(f"{scope}/{old.op_type}" if scope else old.op_type)
         self.builder.nodes.append(
-            ir.Node(old.domain, old.op_type, inputs, list(old.attributes.values()), outputs=outputs, name=name)
+            ir.Node(old.domain, old.op_type, inputs, old.attributes.data.values(), outputs=outputs, name=name)
         )
 
 
@@ -293,18 +298,11 @@ def _outer(value: Any, outside: dict[int, tuple[int, ir.Value]]) -> Any:
         raise TypeError("not one value")
     place, _ = outside.setdefault(id(value), (len(outside), value))
     constant = value.const_value
-    if constant is not None and not isinstance(constant, ModuleWeight):
-        return ("constant", place, id(value))
-    return (
-        "outside",
-        place,
-        value.dtype,
-        dims_of(value),
-        constant is not None,
-        lacks_data(value),
-        is_complex(value),
-        noted_sizes(value),
-    )
+    if constant is None:
+        return ("outside", place, value.dtype, *notes_of(value))
+    if isinstance(constant, ModuleWeight):
+        return ("weight", place, value.dtype, constant.lacks_data, *notes_of(value))
+    return ("constant", place, id(value))
 
 
 def _replaced(value: Any, new: dict[int, ir.Value]) -> Any:

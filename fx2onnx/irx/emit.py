@@ -21,6 +21,7 @@ from fx2onnx.base.events import SpanRecorder
 from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Accessors, Builder, Key
+from fx2onnx.irx.private_names import new_node
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of, without_keyword
 from fx2onnx.irx.shapes.table import check_dtypes
 from fx2onnx.irx.values import (
@@ -160,9 +161,7 @@ class Emit(Accessors, Operators):
         ]
         name = self.builder.unique(f"{self.scope}/{op_type}" if self.scope else op_type)
         origin = dict(self.origin) if self.origin else None
-        self.builder.nodes.append(
-            ir.Node(domain, op_type, values, attributes, outputs=results, name=name, metadata_props=origin)
-        )
+        self.builder.nodes.append(new_node(domain, op_type, values, attributes, results, name, origin))
 
     def custom(
         self, domain: str, op_type: str, inputs: Sequence[ir.Value | None], outputs: Sequence[OutputType], **attrs: Any

@@ -1,6 +1,6 @@
 """Private names of onnx_ir: what its public interface does not offer, or only at a cost that grows with the graph.
 
-Its constructors of shapes and of the notes of values look at each entry, which takes longer than all else that a value needs.
+Its constructors of shapes, notes and nodes look at all that they are given, which takes twice as long as what they make.
 It lacks: the number of a value's uses and the uses themselves without a copy, the node before a node, inputs replaced all at once,
 the removal of a node that nobody reads without a look at all outputs of the graph, and the fields of all nodes without a call for
 each.
@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-_Notes = type(ir.Value().meta)
+_READ = ir.Value()
+_Attributes = type(ir.Node("", "", (_READ,)).attributes)
+_Notes, _Usage = type(_READ.meta), type(next(iter(_READ.uses())))
 
 Row: TypeAlias = tuple[ir.Node, str, str, Sequence[ir.Value | None], Sequence[ir.Value]]
 """A node, its domain, operator, inputs and outputs."""
@@ -94,6 +96,33 @@ def give_notes(value: ir.Value, notes: dict[str, Any]) -> None:
     value._metadata = store = object.__new__(_Notes)
     store.data = notes
     store._invalid_keys = set()
+
+
+def new_node(
+    domain: str,
+    op_type: str,
+    inputs: Iterable[ir.Value | None],
+    attributes: Iterable[ir.Attr],
+    outputs: Iterable[ir.Value],
+    name: str,
+    metadata: dict[str, str] | None = None,
+) -> ir.Node:
+    """A node that makes ``outputs``, values that no other node makes."""
+    node: ir.Node = object.__new__(ir.Node)
+    node._domain, node._op_type = "" if domain == "ai.onnx" else domain, op_type
+    node._overload, node._version = "", None
+    node._name, node.doc_string, node._graph, node.device_configurations = name, None, None, ()
+    node._metadata, node._metadata_props = None, metadata
+    node._attributes = held = object.__new__(_Attributes)
+    held._owner = node
+    held.data = {attribute._name: attribute for attribute in attributes}
+    node._inputs, node._outputs = tuple(inputs), tuple(outputs)
+    for index, value in enumerate(node._outputs):
+        value._producer, value._index = node, index
+    for index, read in enumerate(node._inputs):
+        if read is not None:
+            read._uses[_Usage(node, index)] = None
+    return node
 
 
 def uses_of(value: ir.Value) -> Collection[tuple[ir.Node, int]]:

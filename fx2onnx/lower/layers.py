@@ -25,6 +25,7 @@ import torch.fx
 from fx2onnx.capture.captured import REPEAT
 from fx2onnx.irx.builder import Builder, Key
 from fx2onnx.irx.edit import nested_graphs
+from fx2onnx.irx.private_names import new_node
 from fx2onnx.irx.values import copied_type, notes_of
 from fx2onnx.lower.weights import ModuleWeight
 from fx2onnx.sizes.expr import Dim
@@ -236,9 +237,8 @@ class RepeatedLayers:
             outputs.append(copy)
         inputs = [value if value is None else new.get(id(value), value) for value in old.inputs]
         name = unique(f"{scope}/{old.op_type}" if scope else old.op_type)
-        self.builder.nodes.append(
-            ir.Node(old.domain, old.op_type, inputs, old.attributes.data.values(), outputs=outputs, name=name)
-        )
+        attributes = old.attributes.data.values()
+        self.builder.nodes.append(new_node(old.domain, old.op_type, inputs, attributes, outputs, name))
 
 
 def _part_of(node: torch.fx.Node, depth: int) -> tuple[tuple[int, int] | None, str | None]:

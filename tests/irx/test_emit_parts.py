@@ -11,6 +11,7 @@ from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.precision import missing_half
+from fx2onnx.irx.private_names import copied_shape, new_node
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.values import dims_of, dtype_of, known_sizes, new_value, set_known_sizes
 from fx2onnx.runner import InferenceSession
@@ -100,6 +101,39 @@ def test_equal_small_constants_are_one() -> None:
     assert builder.constant(np.zeros(3, np.float32), ir.DataType.FLOAT) is same
     assert builder.constant(zeros.reshape(1, 3), ir.DataType.FLOAT) is not same
     assert builder.constant(zeros.astype(np.int32), ir.DataType.INT32) is not same
+
+
+def slots_of(found: object) -> dict[str, object]:
+    """The attributes of an object of onnx_ir, which has both slots and a dict."""
+    names = [name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ())]
+    return {name: getattr(found, name) for name in [*names, *getattr(found, "__dict__", ())]}
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx", "com.microsoft"])
+@pytest.mark.parametrize("props", [None, {"source": "model.py:3"}])
+def test_a_node_made_whole_is_as_onnx_ir_makes_it(domain: str, props: dict[str, str] | None) -> None:
+    axis = ir.Attr("axis", ir.AttributeType.INT, 1)
+    x, made, other = (new_value(name, ir.DataType.FLOAT, (2,)) for name in "xab")
+    ours = new_node(domain, "Concat", [x, None, x], [axis], [made], "n", props)
+    theirs = ir.Node(domain, "Concat", [x, None, x], [axis], outputs=[other], name="n", metadata_props=props)
+    held, expected = slots_of(ours), slots_of(theirs)
+    assert (held.pop("_outputs"), expected.pop("_outputs")) == ((made,), (other,))
+    attributes, their_attributes = slots_of(held.pop("_attributes")), slots_of(expected.pop("_attributes"))
+    assert (attributes.pop("_owner"), their_attributes.pop("_owner")) == (ours, theirs)
+    assert attributes == their_attributes
+    assert held == expected
+    assert (made.producer(), made.index()) == (ours, 0)
+    assert x.uses() == ((ours, 0), (ours, 2), (theirs, 0), (theirs, 2))
+
+
+@pytest.mark.parametrize("dims", [(), (2,), (0, 3)])
+def test_a_value_of_known_sizes_is_as_onnx_ir_makes_it(dims: tuple[int, ...]) -> None:
+    ours, theirs = new_value("v", ir.DataType.FLOAT, dims), ir.Value(name="v", type=ir.TensorType(ir.DataType.FLOAT))
+    assert ours.shape is not None
+    assert slots_of(ours.shape) == slots_of(ir.Shape(dims))
+    assert slots_of(copied_shape(ours.shape)) == slots_of(ours.shape)
+    theirs.meta.data.update(ours.meta.data)
+    assert slots_of(ours.meta) == slots_of(theirs.meta)
 
 
 def test_half_precision_is_missed_only_where_the_operator_lacks_it() -> None:

@@ -159,8 +159,8 @@ def through(op: Emit, op_type: str, *operands: ir.Value, **keywords: Any) -> ir.
     """One node over operands of one dtype, in a wider dtype where the operator does not take theirs."""
     dtype = op.dtype(operands[0])
     wide = compute_dtype(op, op_type, dtype)
-    result = op.node(op_type, *(op.cast(operand, wide) for operand in operands), **keywords)
-    return op.cast(result, dtype) if op.dtype(result) == wide else result
+    result = op.node(op_type, *[op.cast(operand, wide) for operand in operands], **keywords)
+    return op.cast(result, dtype) if wide != dtype and op.dtype(result) == wide else result
 
 
 def opmath(dtype: ir.DataType) -> ir.DataType:

@@ -140,6 +140,8 @@ def _binary(call: ShapeCall) -> list[Typed]:
 
 def _broadcast(call: ShapeCall) -> Dims:
     shapes = [call.dims(i) for i in range(len(call.inputs))]
+    if shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     check_broadcast(call, *shapes)
     return broadcast_dims(*shapes)
 

@@ -135,6 +135,11 @@ def set_known_sizes(value: ir.Value, sizes: Sequence[DimLike]) -> None:
     value.meta[_SIZES_KEY] = tuple(sizes)
 
 
+def noted_sizes(value: ir.Value) -> tuple[DimLike, ...] | None:
+    """The sizes that ``set_known_sizes`` noted."""
+    return value.meta.data.get(_SIZES_KEY)
+
+
 def known_sizes(value: ir.Value | None) -> list[DimLike] | None:
     """The sizes an int64 value holds: of a constant, or noted by ``set_known_sizes``; else None."""
     if value is None:
@@ -160,8 +165,8 @@ def is_complex(value: ir.Value) -> bool:
 
 
 def notes_of(value: ir.Value) -> tuple[Dims, bool, tuple[DimLike, ...] | None]:
-    """The dims, ``is_complex`` and the sizes that ``set_known_sizes`` noted."""
-    return dims_of(value), is_complex(value), value.meta.data.get(_SIZES_KEY)
+    """The dims, ``is_complex`` and ``noted_sizes``."""
+    return dims_of(value), is_complex(value), noted_sizes(value)
 
 
 _NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}

@@ -1,4 +1,4 @@
-"""torch's batch norm, attention, encoders of transformers, recurrent layers, and adaptive softmax."""
+"""torch's batch norm, attention, encoders of transformers, recurrent layers, adaptive softmax, and tensors from files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.torchcompat.capture_modes import fused_attention
+from fx2onnx.torchcompat.dispatch import no_modes
 
 
 @patches("torch.nn.modules.batchnorm:_BatchNorm.forward", around=True)
@@ -149,6 +150,13 @@ def get_expected_cell_size(self: Any, input: torch.Tensor, batch_sizes: torch.Te
 def _state_size(layers: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None, features: int) -> tuple[Any, ...]:
     batch = batch_sizes[0].item() if batch_sizes is not None else input.size(0 if layers.batch_first else 1)
     return layers.num_layers * (2 if layers.bidirectional else 1), batch, features
+
+
+@patches("torch.serialization:load", around=True)
+def load(read: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+    """As torch's: what forward reads from a file are tensors with data, as those that it finds in globals."""
+    with no_modes():
+        return read(f, *args, **kwargs)
 
 
 @patches("torch.nn.modules.adaptive:AdaptiveLogSoftmaxWithLoss.forward", around=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -251,3 +252,37 @@ def test_an_object_that_forward_makes_and_returns_is_nothing_kept(monkeypatch: p
         "not in the file: of what forward returns, [2] is a str",
     ]
     assert result.restore_outputs([7]) == (7, None, "said")
+
+
+@functools.cache
+def of_any_number(size: int) -> torch.Tensor:
+    return torch.arange(size)
+
+
+@functools.lru_cache
+def of_some(size: int) -> torch.Tensor:
+    return torch.arange(size)
+
+
+@functools.lru_cache(maxsize=4)
+def of_a_pair(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(size), torch.ones(size).cos()
+
+
+@pytest.mark.parametrize("has_mistake", [False, True])
+@pytest.mark.parametrize("cached", [of_any_number, of_some, of_a_pair])
+def test_functions_with_a_cache_give_tensors_with_data_afterwards(cached: Any, has_mistake: bool) -> None:
+    """One of so many entries kept them after each export, any after one that failed: eager PyTorch computed on what is no data."""
+    cached.cache_clear()
+    reached = [cached]
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        found = reached[0](4)
+        y = x + (found[-1] if isinstance(found, tuple) else found)
+        return y @ y if has_mistake else y
+
+    with contextlib.suppress(UserError):
+        fx2onnx.export(forward, (X,))
+    want, found = cached.__wrapped__(4), cached(4)
+    torch.testing.assert_close(found, want)
+    assert all(type(each) is torch.Tensor for each in (found if isinstance(found, tuple) else [found]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import BuiltinFunctionType, CellType, FrameType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 from weakref import ReferenceType
@@ -17,6 +19,7 @@ MOST_LEVELS = 4
 """Containers inside each other: a tensor in a tuple in a dict in an object."""
 _PACKAGE = f"{__name__.partition('.')[0]}."
 MOST_OBJECTS = 20_000
+_CACHE = functools._lru_cache_wrapper
 _PASSED_ON = (tuple, frozenset)
 _DICTS = (dict, OrderedDict, defaultdict)
 """Containers whose entries are taken out one by one; what cannot be changed, a tuple, goes as a whole."""
@@ -38,12 +41,19 @@ def taken_out(
 
     Returns a line for each name or attribute that was given another value; elements of containers are gone without one.
     """
-    was_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()  # the collector tells nothing of what is frozen
-    try:
+    with _unfrozen():
         gc.collect(0)  # cycles of forward's own that nobody else knows
         kept = [tensor for tensor in (each() for each in released) if tensor is not None]
         return _taken_out(kept, before, _parts_of(returned)) if kept else []
+
+
+@contextlib.contextmanager
+def _unfrozen() -> Iterator[None]:
+    """The collector tells nothing of what is frozen."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    try:
+        yield
     finally:
         if was_frozen:
             gc.freeze()
@@ -54,8 +64,7 @@ def taken_out_of_names(
     before: Mapping[int, tuple[object, dict[str, Any]]],
     returned: Sequence[object] = (),
 ) -> list[str]:
-    """Take out like ``taken_out``, but only what the names of ``before`` lead to, which takes no search of all
-    objects."""
+    """Take out like ``taken_out``, but only what the names of ``before`` lead to, and what functions with a cache keep: tracebacks refer to the tensors, too."""
     ids = {id(tensor) for tensor in (each() for each in released) if tensor is not None}
     notes: list[str] = []
     spared = _parts_of(returned)
@@ -63,6 +72,13 @@ def taken_out_of_names(
         for holder in _holders(owner, ids):
             if id(holder) not in spared:
                 notes += _cleared(holder, ids, before)
+    with _unfrozen():
+        caches = [each for each in gc.get_objects() if type(each) is _CACHE and not _is_ours(each)]
+    for cache in caches:
+        parts = gc.get_referents(cache)
+        entries = [entry for part in parts if type(part) is dict for entry in part.values()]
+        if _holds([*parts, *entries], ids):
+            cache.cache_clear()
     return notes
 
 
@@ -157,7 +173,7 @@ def _is_of_run(holder: object, running: Set[int]) -> bool:
 
 
 def _is_ours(holder: object) -> bool:
-    module = holder.__module__ if isinstance(holder, FunctionType) else type(holder).__module__
+    module = holder.__module__ if isinstance(holder, FunctionType | _CACHE) else type(holder).__module__
     return str(module).startswith(_PACKAGE)
 
 
@@ -185,6 +201,8 @@ def _cleared(holder: object, ids: set[int], before: Mapping[int, tuple[object, d
         _take_out_of_list(holder, ids)
     elif isinstance(holder, set):
         holder.difference_update([each for each in holder if id(each) in ids])
+    elif type(holder) is _CACHE:
+        holder.cache_clear()
     elif isinstance(holder, CellType):
         holder.cell_contents = None
         return ["forward keeps a tensor in a variable of a function outside of it, which is None again"]

@@ -496,19 +496,13 @@ def test_a_look_past_emit_is_seen(look: str) -> None:
     assert not looks_past_emit("op.producer(value), op.dtype(value), torch.dtype")
 
 
-SHARED_CLASS_NAMES = "Facts Why"
-"""Names that classes of two rooms or more still have. None may be added."""
-
-
 def test_a_public_class_name_is_unique() -> None:
     places: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
-    shared = {name: files for name, files in places.items() if len(files) > 1}
-    known = set(SHARED_CLASS_NAMES.split())
-    assert not {name: files for name, files in shared.items() if name not in known}, "name the class by its subject"
+    assert not {name: files for name, files in places.items() if len(files) > 1}, "name the class by its subject"
 
 
 def lengths_of_files() -> dict[str, int]:

@@ -33,7 +33,7 @@ from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.sizes.assumptions import Assumption, Guard, Specialization
 from fx2onnx.sizes.expr import Atom, Dim
-from fx2onnx.sizes.facts import Facts
+from fx2onnx.sizes.facts import SizeFacts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.solve import Equalities
 from fx2onnx.torchcompat.fake_tensors import Leftover, fake_from_meta
@@ -320,7 +320,7 @@ def test_an_error_that_is_kept_keeps_no_frames_of_ours(name: str, tmp_path: Path
 
 
 PLAIN = (
-    *(DimNode, ShapeEnv, Equalities, Facts, Guard, Specialization, Assumption, Relation, Dim, Atom, SourceLocation, torch.SymInt),
+    *(DimNode, ShapeEnv, Equalities, SizeFacts, Guard, Specialization, Assumption, Relation, Dim, Atom, SourceLocation, torch.SymInt),
     *(int, float, str, bool, type(None), dict, list, tuple, set, frozenset, weakref.ref, types.MappingProxyType),
 )  # fmt: skip
 """What a size may lead to. C++ holds its node, so the collector sees no cycle through it."""

@@ -49,7 +49,7 @@ _PATCHED: dict[tuple[int, str], Patched] = {}
 """The names that are others now and are in no group, by the id of their holder and the name: one thread captures at a time."""
 
 
-class Why:
+class SharedReason:
     """The reasons that many patches share."""
 
     SIZES = "torch's own takes plain numbers: this one takes symbolic sizes, too"

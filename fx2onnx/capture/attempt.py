@@ -26,7 +26,7 @@ from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.sizes.assumptions import Condition, Guard, Specialization
 from fx2onnx.sizes.expr import Dim, DimLike
-from fx2onnx.sizes.facts import Facts
+from fx2onnx.sizes.facts import SizeFacts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY
 from fx2onnx.torchcompat.modules import ModuleTree
@@ -216,7 +216,7 @@ class Attempt:
         declared = [condition for condition in self.sizes.ranges if condition.name in hints]
         return ShapeEnv(
             hints={**hints, **self.enlarged.hints},
-            facts=Facts.declared(declared),
+            facts=SizeFacts.declared(declared),
             guards={(relation, True): Guard(relation, by_user=True, ends_run=True) for relation in self._related()},
             decides_at=self.sizes.decides_at,
             has_texts_of_sample=self.sizes.has_texts_of_sample,

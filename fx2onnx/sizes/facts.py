@@ -21,7 +21,7 @@ FAR = 10_000
 
 
 @dataclass(frozen=True)
-class Facts:
+class SizeFacts:
     """Knowledge of the sizes of a run at some point. A change gives another object: a snapshot is a reference that is kept."""
 
     unbacked: frozenset[str] = frozenset()
@@ -55,13 +55,13 @@ class Facts:
     """The answers of ``about``, as far as they were asked."""
 
     @classmethod
-    def declared(cls, conditions: Iterable[Condition]) -> Facts:
+    def declared(cls, conditions: Iterable[Condition]) -> SizeFacts:
         """The facts at the start of a run whose sizes are declared with ``conditions``, one for each size."""
         conditions = dict.fromkeys(conditions)
         sets = {condition.name: condition.sizes for condition in conditions}
         return cls(sets=sets, written_for=sets, conditions=conditions)
 
-    def narrowed(self, name: str, sizes: SizeSet, *, is_written: bool = True) -> Facts:
+    def narrowed(self, name: str, sizes: SizeSet, *, is_written: bool = True) -> SizeFacts:
         """The facts of a program that is for these sizes only."""
         sets = {**self.sets, name: self.sets.get(name, EVERY) & sizes}
         written_for = self.written_for
@@ -69,7 +69,7 @@ class Facts:
             written_for = {**written_for, name: written_for.get(name, EVERY) & sizes}
         return replace(self, sets=sets, written_for=written_for)
 
-    def supposing(self, relation: Relation) -> Facts:
+    def supposing(self, relation: Relation) -> SizeFacts:
         """The facts of a run that is for sizes at which the relation holds."""
         names, after = relation.symbols(), self
         true = where_true(relation) if len(names) == 1 else None
@@ -220,7 +220,7 @@ class SizesOfRun:
     """The sizes at which a run decides, and what is known of them so far."""
 
     hints: Mapping[str, int] = field(default_factory=dict)
-    facts: Facts = field(default_factory=Facts)
+    facts: SizeFacts = field(default_factory=SizeFacts)
     chosen: Mapping[str, int] = field(default_factory=dict)
     """The sizes at which the run goes on behind the last decision, where they are not to be looked for."""
     hinted: dict[Dim | Relation, object] = field(default_factory=dict)

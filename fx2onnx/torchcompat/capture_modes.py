@@ -16,7 +16,7 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, Why, answers_for_caller, instead_of, put_name
+from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, SharedReason, answers_for_caller, instead_of, put_name
 from fx2onnx.torchcompat.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.torchcompat.fake_tensors import FakeMode
 from fx2onnx.torchcompat.frames import asked_by_user, user_location
@@ -90,14 +90,14 @@ def _add_operators() -> None:
     """Add operators of sizes that eager PyTorch, where they are plain numbers, has, and this torch's symbolic sizes lack."""
     for name in ("__xor__", "__rxor__"):
         if not hasattr(torch.SymInt, name):
-            put_name(torch.SymInt, name, _xor, Why.METHODS)
+            put_name(torch.SymInt, name, _xor, SharedReason.METHODS)
 
 
 def _run_as_written() -> None:
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     stance = getattr(eval_frame, "_stance", None)
     if stance is not None and not isinstance(stance, _EagerHere):
-        put_name(eval_frame, "_stance", _EagerHere(stance), Why.WRITTEN)
+        put_name(eval_frame, "_stance", _EagerHere(stance), SharedReason.WRITTEN)
 
 
 def _as_written(model: Callable[..., object] | None = None, **_: object) -> Callable[..., object]:
@@ -135,11 +135,11 @@ _CODE_PATCHES = (
         "torch's modules take no fused path, which is not for training, unless masks are given, which mean something else there",
     ),
     *(
-        instead_of(function, _call_directly, Why.WRITTEN)
+        instead_of(function, _call_directly, SharedReason.WRITTEN)
         for function in found("_higher_order_ops.utils._hop_compile_and_call")
     ),
-    instead_of(torch.compile, _as_written, Why.WRITTEN),
-    instead_of(torch.func.linearize, _linearized, Why.WRITTEN),
+    instead_of(torch.compile, _as_written, SharedReason.WRITTEN),
+    instead_of(torch.func.linearize, _linearized, SharedReason.WRITTEN),
 )
 """Attention's fused inference path is off where it gives the same, and nothing is compiled, by the function that newer versions of torch have for it
 in control flow or by ``torch.compile`` itself.
@@ -170,7 +170,7 @@ def _run_by_python() -> None:
             return result_of(self, args, kwargs, _original)
 
         call.__signature__ = NotImplemented  # type: ignore[attr-defined]  # so that its schema is read
-        put_name(kind, "__call__", call, Why.SCRIPT)
+        put_name(kind, "__call__", call, SharedReason.SCRIPT)
 
 
 _FLEX_ATTENTION = "torch.nn.attention.flex_attention"
@@ -187,12 +187,12 @@ def _no(*_: object, **__: object) -> bool:
 
 _FLEX_PATCHES = (
     *(
-        instead_of(type(operator).__call__, _attend, Why.WRITTEN)
+        instead_of(type(operator).__call__, _attend, SharedReason.WRITTEN)
         for operator in found("ops.higher_order.flex_attention")
     ),
     # Torch 2.15 asks which sizes are of data: ours are no symbols of sympy.
     *(
-        instead_of(function, _no, Why.QUESTIONS)
+        instead_of(function, _no, SharedReason.QUESTIONS)
         for function in found("fx.experimental.symbolic_shapes.has_free_unbacked_symbols")
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils import _python_dispatch
 
-from fx2onnx.base.code_patch import CodePatch, NameGroup, Patched, Why, answers_for_caller, put_name
+from fx2onnx.base.code_patch import CodePatch, NameGroup, Patched, SharedReason, answers_for_caller, put_name
 from fx2onnx.torchcompat.frames import asked_by_user, asking_frame
 
 Own: TypeAlias = Callable[..., Any]
@@ -90,7 +90,7 @@ def _asked(name: str, own: Own) -> Callable[..., Any]:
 
 
 def _function(function: Any) -> CodePatch:
-    return CodePatch(function, partial(_asked, function.__name__), Why.ASKED)
+    return CodePatch(function, partial(_asked, function.__name__), SharedReason.ASKED)
 
 
 def _as_nobody(function: Any) -> CodePatch:
@@ -110,10 +110,13 @@ def _modes() -> int:
 _LEN = torch._C._len_torch_dispatch_stack
 _TAKEN = NameGroup(
     [
-        *(Patched(torch.Tensor, name, _attribute(torch._C.TensorBase, name), Why.ASKED) for name in ATTRIBUTES),
-        *(Patched(torch.Tensor, name, _method(torch._C.TensorBase, name), Why.ASKED) for name in METHODS),
-        Patched(torch.UntypedStorage, "device", _attribute(torch._C.StorageBase, "device"), Why.ASKED),
-        Patched(torch.UntypedStorage, "data_ptr", _method(torch._C.StorageBase, "data_ptr"), Why.ASKED),
+        *(
+            Patched(torch.Tensor, name, _attribute(torch._C.TensorBase, name), SharedReason.ASKED)
+            for name in ATTRIBUTES
+        ),
+        *(Patched(torch.Tensor, name, _method(torch._C.TensorBase, name), SharedReason.ASKED) for name in METHODS),
+        Patched(torch.UntypedStorage, "device", _attribute(torch._C.StorageBase, "device"), SharedReason.ASKED),
+        Patched(torch.UntypedStorage, "data_ptr", _method(torch._C.StorageBase, "data_ptr"), SharedReason.ASKED),
         Patched(torch._C, "_len_torch_dispatch_stack", answers_for_caller(_modes), _UNSEEN),
     ]
 )

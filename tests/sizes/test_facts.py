@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode
 from fx2onnx.sizes.expr import Dim, apply
-from fx2onnx.sizes.facts import Facts, SizesOfRun
+from fx2onnx.sizes.facts import SizeFacts, SizesOfRun
 from fx2onnx.sizes.following import follows_from
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY, where_true
@@ -186,7 +186,7 @@ QUERIES: dict[str, Callable[[ShapeEnv], object]] = {
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_queries_change_nothing(query: str) -> None:
-    env = ShapeEnv({"h": 8, "w": 6, "u0": 11}, Facts(unbacked=frozenset(["u0"]), signed=frozenset(["u0"])))
+    env = ShapeEnv({"h": 8, "w": 6, "u0": 11}, SizeFacts(unbacked=frozenset(["u0"]), signed=frozenset(["u0"])))
     env.narrow("h", where_true(Relation("eq", (H % 2, 0))) or EVERY)
     env.suppose(Relation("gt", (H, W)))
     env.equate(Relation("eq", (U, 2 * H)))
@@ -194,7 +194,7 @@ def test_queries_change_nothing(query: str) -> None:
     first = QUERIES[query](env)
     assert QUERIES[query](env) == first
     assert env.facts is known
-    assert env.facts == Facts(**{each.name: getattr(known, each.name) for each in fields(Facts) if each.init})
+    assert env.facts == SizeFacts(**{each.name: getattr(known, each.name) for each in fields(SizeFacts) if each.init})
     assert pickle.dumps({name: value for name, value in vars(env).items() if name not in UNSEEN}) == noted
 
 
@@ -206,4 +206,4 @@ def test_facts_that_are_kept_stay_as_they_were() -> None:
     assert env.certain("ge", H, 4)
     env.facts = kept
     assert env.certain("ge", H, 4) is None
-    assert kept == Facts()
+    assert kept == SizeFacts()

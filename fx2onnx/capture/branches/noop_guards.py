@@ -23,7 +23,7 @@ from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory
 from fx2onnx.sizes.ceilings import multiple_of
 from fx2onnx.sizes.expr import Dim, Scalar
-from fx2onnx.sizes.facts import Facts
+from fx2onnx.sizes.facts import SizeFacts
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.frames import asking_frame
 from fx2onnx.torchcompat.source_ast import UnreadableError, asked_statement, body_of, reads, value_of
@@ -128,7 +128,7 @@ def _undecided(value: object) -> object:
     return value.node.value if isinstance(value, torch.SymInt | torch.SymBool) else value
 
 
-def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: Facts) -> Facts | None:
+def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: SizeFacts) -> SizeFacts | None:
     """The facts on sizes where no test holds; None where there are no such sizes."""
     for test in tests:
         found = _relations_of(test, frame)
@@ -142,7 +142,7 @@ def _where_none_holds(tests: Sequence[ast.expr], frame: FrameType, facts: Facts)
 class _Look:
     """A look at a statement from the frame that is at its test. ``known``: of sizes where the test is false. Raises UnreadableError."""
 
-    def __init__(self, frame: FrameType, known: Facts) -> None:
+    def __init__(self, frame: FrameType, known: SizeFacts) -> None:
         self._frame, self._known = frame, known
         self.copied: list[torch.Tensor] = []
 

@@ -37,7 +37,7 @@ from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Memory, View
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.expr import Dim, DimLike
-from fx2onnx.sizes.facts import Facts
+from fx2onnx.sizes.facts import SizeFacts
 from fx2onnx.torchcompat.graphs import RecordedGraph
 from fx2onnx.torchcompat.modules import ModuleTree
 from fx2onnx.torchcompat.pytrees import pytree
@@ -105,7 +105,7 @@ class _Result:
     values: list[tuple[object] | None]
     """None for each tensor."""
     kinds: list[TensorFacts]
-    known: Facts | None = None
+    known: SizeFacts | None = None
     """The facts on sizes at the end of the path."""
 
 
@@ -381,7 +381,7 @@ def _sizes_in(node: Node) -> Iterator[object]:
     yield from pytree.tree_leaves((node.args, node.kwargs))
 
 
-def _is_as(kind: TensorFacts, other: TensorFacts, known: Facts | None, with_any_strides: bool) -> bool:
+def _is_as(kind: TensorFacts, other: TensorFacts, known: SizeFacts | None, with_any_strides: bool) -> bool:
     """Return whether two types are the same at the sizes of a path."""
     if kind == other:
         return True

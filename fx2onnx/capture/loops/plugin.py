@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 import torch.fx
 
-from fx2onnx.base.code_patch import Why, answers_for_caller, put_name
+from fx2onnx.base.code_patch import SharedReason, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.loops import turns
@@ -138,14 +138,14 @@ class Loops(RunPlugin):
         """
         functions = {"unbind": self._unbound, "split": self._split, "chunk": self._chunked}
         for name, instead in {"__iter__": self._iterated, "__len__": self._hinted, **functions}.items():
-            put_name(torch.Tensor, name, instead(getattr(torch.Tensor, name)), Why.SIZES)
+            put_name(torch.Tensor, name, instead(getattr(torch.Tensor, name)), SharedReason.SIZES)
         for name, instead in functions.items():
-            put_name(torch, name, instead(getattr(torch, name)), Why.SIZES)
+            put_name(torch, name, instead(getattr(torch, name)), SharedReason.SIZES)
         for name in ("__mul__", "__rmul__"):
-            put_name(torch.SymInt, name, self._repeating(getattr(torch.SymInt, name)), Why.SIZES)
+            put_name(torch.SymInt, name, self._repeating(getattr(torch.SymInt, name)), SharedReason.SIZES)
         for space, name, value in OF_MODULES:
             stand_ins[id(getattr(space, name))] = value
-            put_name(space, name, value, Why.SIZES)
+            put_name(space, name, value, SharedReason.SIZES)
         return NAMES
 
     def _repeating(self, own: Callable[..., Value]) -> Callable[..., Value]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
-from fx2onnx.base.code_patch import Why, content_of, put_name
+from fx2onnx.base.code_patch import SharedReason, content_of, put_name
 from fx2onnx.base.memoized import Bounded
 from fx2onnx.base.source import SourceLocation, file_of, line_of
 from fx2onnx.capture.python.stand_ins import FLOAT, INT, RANGE, TYPE, TYPE_OF_NUMBERS, length_of
@@ -55,13 +55,13 @@ def _exchange(space: Names, functions: Mapping[int, object]) -> None:
     """Put what stands for functions, by the id of each, in their places."""
     for key, value in [*space.items()]:
         if id(value) in functions:
-            put_name(space, key, functions[id(value)], Why.PYTHON)
+            put_name(space, key, functions[id(value)], SharedReason.PYTHON)
 
 
 def _put(space: Names, names: Names) -> None:
     for name, value in names.items():
         if name not in space or space[name] is length_of or space[name] is TYPE:
-            put_name(space, name, value, Why.PYTHON)
+            put_name(space, name, value, SharedReason.PYTHON)
 
 
 def may_keep_number(where: SourceLocation | None) -> bool:

@@ -13,7 +13,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 import torch
 
-from fx2onnx.base.code_patch import THREAD, Delegate, Why, answers_for_caller, put_name
+from fx2onnx.base.code_patch import THREAD, Delegate, SharedReason, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.held import Value
 from fx2onnx.capture.python.stand_ins import ARRAYS, LENGTHS, SYMBOLIC, to_float, to_int
@@ -66,16 +66,16 @@ _UNLIKE = frozenset({"median", "percentile", "quantile"})
 def installed_arrays() -> dict[int, object]:
     """Until ``Changes`` end, torch's arrays are those of NumPy to the user's code. Returns the stand-in for ``numpy``, by its id."""
     (attributes,) = gc.get_referents(ndarray.__dict__)
-    put_name(attributes, "__class__", property(lambda self: np.ndarray), Why.PYTHON)
-    put_name(ndarray, "__array_ufunc__", None, Why.PYTHON)
-    put_name(ndarray, "__torch_function__", classmethod(_with_tensors), Why.PYTHON)
-    put_name(DType, "__init__", _made_dtype, Why.PYTHON)
+    put_name(attributes, "__class__", property(lambda self: np.ndarray), SharedReason.PYTHON)
+    put_name(ndarray, "__array_ufunc__", None, SharedReason.PYTHON)
+    put_name(ndarray, "__torch_function__", classmethod(_with_tensors), SharedReason.PYTHON)
+    put_name(DType, "__init__", _made_dtype, SharedReason.PYTHON)
     for function in (str, repr):
-        put_name(DType, f"__{function.__name__}__", functools.partialmethod(_shown, function), Why.PYTHON)
-    put_name(ndarray, "__getattr__", _lacking, Why.PYTHON)
+        put_name(DType, f"__{function.__name__}__", functools.partialmethod(_shown, function), SharedReason.PYTHON)
+    put_name(ndarray, "__getattr__", _lacking, SharedReason.PYTHON)
     for name, own in [*vars(ndarray).items()]:
         if isinstance(own, FunctionType):
-            put_name(ndarray, name, _refusing(name, OTHERS.get(name.strip("_"), own)), Why.PYTHON)
+            put_name(ndarray, name, _refusing(name, OTHERS.get(name.strip("_"), own)), SharedReason.PYTHON)
     return {id(np): _SPACE}
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 
-from fx2onnx.base.code_patch import THREAD, NameGroup, Patched, Why, WithHashOf, answers_for_caller, put_name
+from fx2onnx.base.code_patch import THREAD, NameGroup, Patched, SharedReason, WithHashOf, answers_for_caller, put_name
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.stand_ins import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_literals, size_tensors
@@ -61,7 +61,7 @@ def _named() -> NameGroup:
     sizes = ((torch.Tensor, size_tensors.METHODS), (torch.Tensor, _METHODS), (torch, size_literals.TYPES))
     return NameGroup(
         Patched(holder, name, value, why)
-        for why, table in ((Why.SIZES, sizes), (Why.METHODS, ATTRIBUTES.items()))
+        for why, table in ((SharedReason.SIZES, sizes), (SharedReason.METHODS, ATTRIBUTES.items()))
         for holder, names in table
         for name, value in names.items()
     )
@@ -313,10 +313,10 @@ _QUESTIONS: tuple[_Wrapped, ...] = (
 _WRAPPED: tuple[_Row, ...] = tuple(
     (*row, why)
     for why, rows in (
-        (Why.PYTHON, _OF_PYTHON),
-        (Why.SIZES, _OF_TORCH),
-        (Why.METHODS, ((torch.SymInt, "__hash__", hashing),)),
-        (Why.QUESTIONS, _QUESTIONS),
+        (SharedReason.PYTHON, _OF_PYTHON),
+        (SharedReason.SIZES, _OF_TORCH),
+        (SharedReason.METHODS, ((torch.SymInt, "__hash__", hashing),)),
+        (SharedReason.QUESTIONS, _QUESTIONS),
     )
     for row in rows
 )
@@ -332,7 +332,7 @@ def _class_is(kind: type, number: type) -> None:
     remembers of the class stays valid until the next attribute is set.
     """
     (attributes,) = gc.get_referents(kind.__dict__)
-    put_name(attributes, "__class__", _class_of(kind, number), Why.METHODS)
+    put_name(attributes, "__class__", _class_of(kind, number), SharedReason.METHODS)
 
 
 @functools.cache

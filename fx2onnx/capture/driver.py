@@ -86,7 +86,7 @@ def capture(
     of shape-dependent decisions, could not be translated. Raises UserError E1xx.
     """
     with record("bind arguments"):
-        tree = ModuleTree(root := as_module(module))
+        tree = _tree_of(root := as_module(module))
         _refuse_lazy(tree)
         positional, named = normalise_args(root, args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
@@ -321,6 +321,21 @@ def as_module(module: Any) -> torch.nn.Module:
         f"an object of type {type(module).__name__} is not a module",
         next="build the module, then module.load_state_dict(...)" if is_state else _NO_MODULE,
     )
+
+
+def _tree_of(root: torch.nn.Module) -> ModuleTree:
+    """The modules of ``root``. Raises UserError E107 where ``parameters()`` of the module itself fails."""
+    tree = ModuleTree(root)
+    try:
+        {module for module in tree.modules if type(module).__hash__ is not object.__hash__}
+    except TypeError as cause:
+        raise UserError(
+            "E107",
+            f"the parameters of {type(root).__name__} cannot be listed",
+            why=f"torch.nn.Module.parameters() raises TypeError: {cause}",
+            next="give the class of the module a __hash__, such as torch.nn.Module.__hash__",
+        ) from cause
+    return tree
 
 
 def _refuse_lazy(tree: ModuleTree) -> None:

@@ -27,6 +27,7 @@ from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translations import Translations, translations_of
 from fx2onnx.model_patches.library import LibraryPatches
 from fx2onnx.targets.form import chosen_opset
+from fx2onnx.torchcompat.modules import ModuleTree
 
 
 def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions) -> ExportResult:
@@ -78,28 +79,12 @@ def _fused_translations() -> dict[Any, Callable[..., Any]]:
     return FUSED | {EXPERTS: experts}
 
 
-def _check_listed(module: Any) -> None:
-    """Raises UserError E107 where ``parameters()`` of the module itself fails."""
-    if not isinstance(module, torch.nn.Module):
-        return
-    try:
-        list(module.modules())
-    except TypeError as cause:
-        raise UserError(
-            "E107",
-            f"the parameters of {type(module).__name__} cannot be listed",
-            why=f"torch.nn.Module.parameters() raises TypeError: {cause}",
-            next="give the class of the module a __hash__, such as torch.nn.Module.__hash__",
-        ) from cause
-
-
 def _for_packed(module: Any, options: ExportOptions) -> ExportOptions:
     """The options with the translations and the opset for layers of a quantized checkpoint, if the module has some."""
-    _check_listed(module)
     packed = sys.modules.get("fx2onnx.sources.hf.packed_linear")  # without which there are none
     if packed is None or not isinstance(module, torch.nn.Module):
         return options
-    if not any(isinstance(part, packed.PackedModule) for part in module.modules()):
+    if not any(isinstance(part, packed.PackedModule) for part in ModuleTree(module).modules):
         return options
     from fx2onnx.exporting import packed_blocks
     from fx2onnx.exporting.packed import LEAST_OPSET, translation

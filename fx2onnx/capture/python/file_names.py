@@ -117,6 +117,9 @@ def _functions_of(held: Sequence[Callable[..., object]]) -> list[FunctionType]:
     return list(found.values())
 
 
+_NAMED = (ModuleType, FunctionType, type)
+
+
 def _imported(space: Names) -> list[Names]:
     """The files of the user's own that a file of theirs has functions, classes or modules from."""
     if _is_library(space):
@@ -124,7 +127,7 @@ def _imported(space: Names) -> list[Names]:
     found = {
         value.__name__ if isinstance(value, ModuleType) else value.__module__
         for value in list(space.values())
-        if isinstance(value, ModuleType | FunctionType | type)
+        if isinstance(value, _NAMED)
     }
     others = [name for name in found if isinstance(name, str) and name.split(".")[0] not in _NEVER]
     files = [vars(sys.modules[name]) for name in others if name in sys.modules]

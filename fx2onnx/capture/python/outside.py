@@ -118,11 +118,9 @@ def namespaces_of(
             spaces.setdefault(id(space), (space.get("__name__", ""), space, set()))[2].update(names)
             values = {name: space[name] for name in names if name in space}
             pending += values.values()
-            clocks += [
-                (space, name)
-                for name in names
-                if _is_clock(space.get(name)) or (name in _CLOCKS and not _is_held(name, function, modules))
-            ]
+            clocks += [(space, name) for name, value in values.items() if _is_clock(value)]
+            unseen = [name for name in names & _CLOCKS if not _is_clock(values.get(name))]
+            clocks += [(space, name) for name in unseen if not _is_held(name, function, modules)]
             pending += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
             pending += function.__defaults__ or ()
             met[id(function)] = function
@@ -204,9 +202,10 @@ def _function(found: object) -> FunctionType | None:
 def _is_of_user(kind: type) -> bool:
     """Return whether a class is of the user's own files, or of none, as in a notebook."""
     name = kind.__module__
+    if name.partition(".")[0] in ("torch", "fx2onnx") or name in sys.builtin_module_names:
+        return False
     file = file_of(sys.modules.get(name)) or ""
-    is_other = name.partition(".")[0] in ("torch", "fx2onnx") or name in sys.builtin_module_names
-    return not is_other and not any(part in file for part in _INSTALLED)
+    return not any(part in file for part in _INSTALLED)
 
 
 def _names(code: CodeType) -> Iterator[str]:

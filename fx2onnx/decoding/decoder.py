@@ -214,7 +214,8 @@ def cached_decoder(
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(_PROMPT_SAMPLE if whole_prompt else 4)
     if whole_prompt:
         module: CachedDecoder = WholePrompt(model, cache_argument, layout, cells=cells, hidden_of=hidden_of).eval()
-        kwargs, shapes = _prompt_inputs(*text_inputs(model, layout, batch, new, past=0))
+        kwargs, shapes = text_inputs(model, layout, batch, new, past=0)
+        shapes = {key: {**words, 1: SEQUENCE} for key, words in shapes.items()}
     else:
         module = CachedDecoder(
             model, cache_argument, layout, one_token=one_token, cells=cells, hidden_of=hidden_of
@@ -234,15 +235,15 @@ def cached_decoder(
     if not whole_prompt:
         add_states(kwargs, shapes, layout, batch, past)
     if one_token:
-        for words in shapes.values():
-            for axis in [axis for axis, word in words.items() if word == SEQUENCE]:
-                del words[axis]
+        one_token_a_call(shapes)
     return Source.of_part(name, module, kwargs, shapes)
 
 
-def _prompt_inputs(kwargs: Inputs, shapes: Shapes) -> tuple[Inputs, Shapes]:
-    """The inputs of ``text_inputs`` without a past."""
-    return kwargs, {name: {**axes, 1: SEQUENCE} for name, axes in shapes.items()}
+def one_token_a_call(shapes: Shapes) -> None:
+    """Take the number of tokens of a call for constant."""
+    for words in shapes.values():
+        for axis in [axis for axis, word in words.items() if word == SEQUENCE]:
+            del words[axis]
 
 
 def _layout_of(

@@ -12,6 +12,7 @@ import torch
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.cells import SMALLEST, Cells
+from fx2onnx.manifest.form import FIXED
 from fx2onnx.sources import resolve
 
 SIZES = {
@@ -31,6 +32,12 @@ PARALLEL = {
     "mamba_chunk_size": 4,
     "head_dim": 8,
 }
+LINEAR_FIRST = {"layer_types": ["linear_attention", "full_attention"], "head_dim": 8, "num_local_experts": 2}
+BY_TURNS = {
+    "layer_types": ["linear_attention", "moe", "full_attention", "mlp"], "mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8,
+    "n_routed_experts": 4, "moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16, "n_groups": 1, "chunk_size": 4,
+    "head_dim": 8, "num_hidden_layers": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
 
 
 def spec_of(folder: Path, model: str = "llama", **more: Any) -> str:
@@ -71,7 +78,7 @@ CACHES: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {}, "int8"), ("mistral", {"sliding_window": 6}, "int8"), ("qwen3_next", HYBRID, "int8"), ("llama", {}, "fp8"),
     ("mistral", {"sliding_window": 6}, "fp8:head"), ("qwen3_next", HYBRID, "int8:channel"),
     ("falcon_h1", PARALLEL, "int8"), ("falcon_h1", PARALLEL, "fp8:head"),
-    ("minimax", {"layer_types": ["linear_attention", "full_attention"], "head_dim": 8, "num_local_experts": 2}, "int8:channel"),
+    ("minimax", LINEAR_FIRST, "int8:channel"),
 ]  # fmt: skip
 
 
@@ -127,6 +134,38 @@ def test_windows_of_a_static_cache_keep_the_window(tmp_path: Path) -> None:
         first = loaded(ids[:, :7], past_length=np.array(0), past_key_values=states)
         behind = loaded(ids[:, 7:], past_length=np.array(7), past_key_values=first.past_key_values)
         np.testing.assert_allclose(behind.logits, whole.logits[:, 7:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("model", "more", "cache"),
+    [
+        ("qwen3_next", HYBRID, "static"), ("qwen3_next", HYBRID, "paged"), ("falcon_h1", PARALLEL, "static"),
+        ("falcon_h1", PARALLEL, "paged"), ("minimax", LINEAR_FIRST, "static"), ("nemotron_h", BY_TURNS, "paged"),
+        ("jamba", {"num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4}, "static"),
+    ],
+)  # fmt: skip
+def test_recurrent_layers_beside_a_cache_of_fixed_size(
+    tmp_path: Path, model: str, more: dict[str, Any], cache: str
+) -> None:
+    """Keys and values alone have a fixed size: tokens behind padding and those of beams are those of transformers."""
+    spec = spec_of(tmp_path / "c", model, **more)
+    done = fx2onnx.export_folder(spec, tmp_path / "m", cache=cache, weights="random", verify=True)
+    assert all(verdict.ok for verdict in done.verdicts.values())
+    ids, mask = np.arange(20).reshape(2, 10) + 3, np.ones((2, 10), np.int64)
+    mask[0, :2] = 0
+    module = resolve(f"{spec}?task=causal-lm", weights="random").module
+    given = {"attention_mask": torch.from_numpy(mask), "max_new_tokens": 9, "do_sample": False}
+    wanted = module.generate(torch.from_numpy(ids), **given)  # type: ignore[operator]
+    for engine in ("onnxruntime", "runner"):
+        loaded = fx2onnx.load(tmp_path / "m", engine=engine)
+        lengths = {state.name: state.length for state in loaded.main.form.cache}
+        fixed = {name for name, length in lengths.items() if length in FIXED}
+        assert fixed == {name for name in lengths if name.endswith((".key", ".value"))} != set(lengths)
+        assert loaded.generate(ids, attention_mask=mask, max_new_tokens=9).tolist() == wanted.tolist()
+    if model != "minimax":  # transformers cannot reorder its cache
+        beams = module.generate(torch.from_numpy(ids[1:]), max_new_tokens=9, num_beams=3)  # type: ignore[operator]
+        assert loaded.generate(ids[1:], max_new_tokens=9, num_beams=3).tolist() == beams.tolist()
 
 
 def test_given_prompts_calibrate_and_their_loss_is_said(tmp_path: Path) -> None:

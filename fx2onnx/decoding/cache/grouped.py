@@ -186,7 +186,7 @@ def grouped_decoder(model: Model, name: str, options: Options, hidden_of: Hidden
     kwargs, shapes = text_inputs(model, CacheLayout(cache, sizes), batch, new, PAST_SAMPLE)
     if "attention_mask" not in kwargs:
         raise unfit(model, "its forward takes no attention_mask, which says how many tokens there are")
-    for index, layer in enumerate(layers):
+    for index, layer in layers.items():
         for part, tensor in (("key", layer.keys), ("value", layer.values)):
             state = f"{PAST}{index}.{part}"
             kwargs[state] = torch.randn(batch, tensor.shape[1], PAST_SAMPLE, tensor.shape[3]).to(tensor.dtype)

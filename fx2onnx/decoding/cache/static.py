@@ -6,15 +6,25 @@ A paged cache is one of pages [pages, tokens, heads, width] for all rows; ``bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.cells import checked_type
-from fx2onnx.decoding.cache.layout import CacheLayout, answering_by_shape, unmistakable_sizes
-from fx2onnx.decoding.decoder import HiddenOf, asking_for, outputs_of, prompt_of, text_inputs, trial
+from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
+from fx2onnx.decoding.decoder import (
+    CachedDecoder,
+    HiddenOf,
+    add_states,
+    one_token_a_call,
+    prompt_of,
+    text_inputs,
+    trial,
+)
 from fx2onnx.decoding.recipes import encoder_decoder, multimodal, prepared_inputs
 from fx2onnx.decoding.recipes.drafting_head import drafting
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest
@@ -30,12 +40,13 @@ from fx2onnx.manifest.names import (
     PAST,
     TABLE,
     TOTAL,
-    window_size,
 )
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.source import Options, Source
 
 _PAST_SAMPLE, _LIMIT_SAMPLE = 6, 16
+_HYBRID, _STATIC_HYBRID = "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndStaticFullAttentionLayer"
+"""Layers of transformers that keep the state of a recurrence beside keys and values."""
 PAGE = 16
 """Tokens of a page."""
 
@@ -70,45 +81,38 @@ Write: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Te
 OVERLOAD: Any = torch.ops.fx2onnx.cache_update.default
 
 
-class StaticDecoder(torch.nn.Module):
-    """``model`` with keys and values [batch, heads, max_length, width] as inputs and outputs; those of layers with one of
-    ``windows`` have at most one token less than it.
+class StaticDecoder(CachedDecoder):
+    """A decoder whose layers at the places ``fixed`` keep keys and values [batch, heads, max_length, width], or pages of them, into which
+    ``write`` puts new ones. Other layers keep what they keep.
     """
 
     def __init__(
         self,
         model: Model,
         cache_argument: str,
-        windows: Sequence[int | None],
+        layout: CacheLayout,
         *,
-        in_place: bool,
+        fixed: Sequence[int],
+        write: Write,
+        one_token: bool,
         hidden_of: HiddenOf | None,
     ) -> None:
-        super().__init__()
-        self.model, self._hidden_of = model, hidden_of
-        self._cache_argument = cache_argument
-        self._windows = windows
-        self._write = OVERLOAD if in_place else _cache_update
+        super().__init__(model, cache_argument, layout, one_token=one_token, hidden_of=hidden_of)
+        self._fixed, self._write = fixed, write
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        from transformers.cache_utils import Cache
+    def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, object]:
+        return super().arguments({name: plain[name] for name in plain if name not in (LENGTH, TABLE)}, states)
 
-        past = inputs[LENGTH]
-        names = [f"{layer}.{part}" for layer in range(len(self._windows)) for part in ("key", "value")]
-        tensors = [inputs[PAST + name] for name in names]
-        plain = {
-            name: value for name, value in inputs.items() if not name.startswith(PAST) and name not in (LENGTH, TABLE)
-        }
-        layers = [
-            _layer(key, value, past, self._write, inputs.get(TABLE))
-            if window is None
-            else _window_layer(key, value, window, plain[MASK].shape[1] - plain[IDS].shape[1])
-            for key, value, window in zip(tensors[::2], tensors[1::2], self._windows, strict=True)
-        ]
-        asked = asking_for(self._hidden_of) | {self._cache_argument: Cache(layers=layers)}
-        result = self.model(**plain, **asked, use_cache=True)
-        written = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
-        return outputs_of(result, dict(zip(names, written, strict=True)), self._hidden_of)
+    def _cache(self, plain: Mapping[str, torch.Tensor], states: dict[str, torch.Tensor]) -> object:
+        cache = super()._cache(plain, states)
+        layers: list[object] = vars(cache)["layers"]
+        for place in self._fixed:
+            pair = states[f"{place}.key"], states[f"{place}.value"]
+            layers[place] = _layer(layers[place], *pair, plain[LENGTH], self._write, plain.get(TABLE))
+        return cache
+
+    def _past(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> int:
+        return plain[MASK].shape[1] - plain[IDS].shape[1] if MASK in plain else 0
 
 
 def static_decoder(
@@ -116,20 +120,22 @@ def static_decoder(
     name: str,
     options: Options,
     *,
+    one_token: bool = False,
     in_place: bool = True,
     is_paged: bool = False,
     hidden_of: HiddenOf | None = None,
 ) -> Source:
-    """``model`` as one graph over caches of fixed size; ``in_place``, through an operator that ONNX has from opset 24. ``hidden_of`` as
-    ``cached_decoder`` takes it.
+    """``model`` as one graph over caches of fixed size; ``in_place``, through an operator that ONNX has from opset 24. ``one_token`` and
+    ``hidden_of`` as ``cached_decoder`` takes them.
 
-    Raises:   UserError E601 where a layer keeps something else than keys and values of all its tokens.
+    Raises:   UserError E601 where a layer keeps something else than keys and values of all its tokens, or the state of a recurrence.
     """
     sizes = unmistakable_sizes(model.config)
     cache_argument, cache = trial(model, prompt_of(model, sizes))
-    layers = checked_layers(model, cache)
-    batch, new = options.batch_or(), options.seq_or(4)
-    kwargs, shapes = text_inputs(model, CacheLayout(cache, sizes), batch, new, _PAST_SAMPLE)
+    layers = checked_layers(model, cache, is_static=True)
+    layout = CacheLayout(cache, sizes)
+    batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
+    kwargs, shapes = text_inputs(model, layout, batch, new, _PAST_SAMPLE)
     if "attention_mask" in shapes:
         shapes["attention_mask"][1] = TOTAL
     kwargs[LENGTH], shapes[LENGTH] = torch.tensor(_PAST_SAMPLE), {}
@@ -137,26 +143,36 @@ def static_decoder(
     if is_paged:
         kwargs[TABLE] = torch.arange(batch * blocks).flip(0).reshape(batch, blocks)
         shapes[TABLE] = {0: BATCH, 1: BLOCKS}
-    windows = [getattr(layer, "sliding_window", None) if MASK in kwargs else None for layer in layers]
-    for index, (layer, window) in enumerate(zip(layers, windows, strict=True)):
-        length, size = (
-            (_LIMIT_SAMPLE, CAPACITY) if window is None else (min(_PAST_SAMPLE, window - 1), window_size(window))
-        )
-        for part, tensor in (("key", layer.keys), ("value", layer.values)):
-            name_of_state = f"{PAST}{index}.{part}"
-            kwargs[name_of_state] = torch.randn(batch, tensor.shape[1], length, tensor.shape[3]).to(tensor.dtype)
-            shapes[name_of_state] = {0: BATCH, 2: size}
-            if is_paged and window is None:
-                sizes_of_pages = batch * blocks + 1, PAGE, tensor.shape[1], tensor.shape[3]
-                kwargs[name_of_state] = torch.randn(sizes_of_pages).to(tensor.dtype)
-                shapes[name_of_state] = {0: PAGES}
-    module = StaticDecoder(model, cache_argument, windows, in_place=in_place, hidden_of=hidden_of).eval()
+    add_states(kwargs, shapes, layout, batch, _PAST_SAMPLE)
+    fixed = [
+        place for place, layer in layers.items() if getattr(layer, "sliding_window", None) is None or MASK not in kwargs
+    ]
+    for place in fixed:
+        for part, tensor in (("key", layers[place].keys), ("value", layers[place].values)):
+            _, heads, _, width = tensor.shape
+            shape = (batch * blocks + 1, PAGE, heads, width) if is_paged else (batch, heads, _LIMIT_SAMPLE, width)
+            state = f"{PAST}{place}.{part}"
+            kwargs[state] = torch.randn(shape).to(tensor.dtype)
+            shapes[state] = {0: PAGES} if is_paged else {0: BATCH, 2: CAPACITY}
+    if one_token:
+        one_token_a_call(shapes)
+    write = OVERLOAD if in_place else _cache_update
+    module = StaticDecoder(
+        model, cache_argument, layout, fixed=fixed, write=write, one_token=one_token, hidden_of=hidden_of
+    ).eval()
     return Source.of_part(name, module, kwargs, shapes)
 
 
-def checked_layers(model: Model, cache: object) -> list[Any]:
-    layers = list(getattr(cache, "layers", ()))
-    for why in filter(None, map(checked_type, layers)):
+def checked_layers(model: Model, cache: object, *, is_static: bool = False) -> dict[int, Any]:
+    """The layers of ``cache`` that keep keys and values, by place; with ``is_static``, states of recurrences may be beside them.
+
+    Raises:   UserError E601 where there is none, or one keeps something else.
+    """
+    layers = dict(enumerate(getattr(cache, "layers", ())))
+    if is_static:
+        layers = {place: layer for place, layer in layers.items() if getattr(layer, "keys", None) is not None}
+    hybrids = [type(layer) for layer in layers.values() if is_static and type(layer).__name__ == _HYBRID]
+    for why in filter(None, (checked_type(layer, *hybrids) for layer in layers.values())):
         raise UserError(
             "E601",
             f"{type(model).__name__} has no cache of fixed size",
@@ -164,18 +180,9 @@ def checked_layers(model: Model, cache: object) -> list[Any]:
             next="export it with the cache that grows",
         )
     if not layers:
-        raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why="its cache has no layers")
+        why = "no layer of its cache keeps keys and values"
+        raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why=why)
     return layers
-
-
-def _window_layer(keys: torch.Tensor, values: torch.Tensor, window: int, seen: int) -> Any:
-    """A layer with a sliding window that holds these of the ``seen`` tokens."""
-    from transformers.cache_utils import DynamicSlidingWindowLayer
-
-    layer: object = object.__new__(answering_by_shape(DynamicSlidingWindowLayer))
-    vars(layer).update(keys=keys, values=values, sliding_window=window, cumulative_length=seen, is_initialized=True)
-    vars(layer).update(dtype=keys.dtype, device=keys.device, record_past=False)
-    return layer
 
 
 def _in_pages(pages: torch.Tensor, update: torch.Tensor, start: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -193,13 +200,16 @@ def _of_rows(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def _layer(
-    key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Write, table: torch.Tensor | None = None
+    before: object, key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Write, table: torch.Tensor | None
 ) -> Any:
-    """A static layer of transformers that holds these tensors, in pages where there is a ``table`` of them."""
-    from transformers.cache_utils import StaticLayer
+    """A static layer of transformers that holds these tensors, in pages where there is a ``table`` of them, and the states of ``before``."""
+    from transformers import cache_utils
 
-    class Layer(StaticLayer):  # type: ignore[misc]
+    kind: Any = vars(cache_utils)[_STATIC_HYBRID if type(before).__name__ == _HYBRID else "StaticLayer"]
+
+    class Layer(kind):  # type: ignore[misc]
         def __init__(self) -> None:
+            self.__dict__.update(vars(before))
             self.keys, self.values, self.cumulative_length = key, value, past
             self.is_initialized = True
             self.dtype, self.device = key.dtype, key.device
@@ -239,5 +249,9 @@ def parts(request: FolderRequest) -> list[FolderPart]:
         raise UserError("E601", f"{type(request.model).__name__} has no cache of fixed size", why=why)
     hidden, drafts = drafting(request)
     form = {"in_place": request.in_place, "is_paged": request.cache == "paged"}
-    decoder = static_decoder(request.model, request.name, request.options, **form, hidden_of=hidden)
-    return [request.part(MODEL_FILE, decoder), *drafts]
+    make = partial(static_decoder, request.model, request.name, request.options, **form, hidden_of=hidden)
+    first = make()
+    if getattr(first.module, "is_recurrent", False):
+        part = request.part(MODEL_FILE, first, partial(make, one_token=True))
+        return [replace(part, has_steps=True, prompt=part.forms[0]), *drafts]
+    return [request.part(MODEL_FILE, first), *drafts]

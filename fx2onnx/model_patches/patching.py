@@ -109,16 +109,15 @@ def arguments_of(
     function: FunctionType, library: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The arguments that ``function`` is called with, defaults included, under the names that patches use."""
-    signature, renamed = _names_of(function, library)
+    signature = signature_of(function)
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
+    renamed = _renamed(signature.parameters, library)
     return {renamed.get(name, name): value for name, value in bound.arguments.items()}
 
 
-@functools.lru_cache(maxsize=256)
-def _names_of(function: FunctionType, library: str) -> tuple[inspect.Signature, dict[str, str]]:
-    signature = inspect.signature(function)
-    return signature, _renamed(signature.parameters, library)
+signature_of: Callable[[FunctionType], inspect.Signature] = functools.lru_cache(maxsize=256)(inspect.signature)
+"""The signature of a library's function, which is read once."""
 
 
 def _renamed(parameters: Collection[str], library: str) -> dict[str, str]:

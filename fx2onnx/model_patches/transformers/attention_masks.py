@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 import threading
 import traceback
@@ -31,7 +30,7 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.options import Known, TracedCode
 from fx2onnx.capture.shapes.symnode import either_way, unwrap
-from fx2onnx.model_patches.patching import arguments_of, patches
+from fx2onnx.model_patches.patching import arguments_of, patches, signature_of
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.torchcompat.frames import asking_frame, location_at
@@ -102,7 +101,7 @@ def sdpa_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
     def padding() -> Tensor:
         first = given["kv_offset"]
         prepare = original.__globals__["prepare_padding_mask"]
-        uncut = {"_slice": False} if "_slice" in inspect.signature(prepare).parameters else {}
+        uncut = {"_slice": False} if "_slice" in signature_of(prepare).parameters else {}
         whole: Tensor = prepare(given["attention_mask"], keys, first, **uncut)
         return whole[:, first : first + keys]
 
@@ -229,7 +228,7 @@ def ignore_causal_mask(original: FunctionType, padding_mask: Any, *args: Any, **
     single query that stands last hides nothing either. transformers 4 asks nobody whether it is traced, so the answer for it
     is given here.
     """
-    given = inspect.signature(original).bind(padding_mask, *args, **kwargs).arguments
+    given = signature_of(original).bind(padding_mask, *args, **kwargs).arguments
     size = given.get("q_length", given.get("query_length"))
     queries, keys, before = unwrap(size), unwrap(given["kv_length"]), unwrap(given.get("q_offset"))
     is_last = isinstance(before, int | Dim) and queries + before == keys

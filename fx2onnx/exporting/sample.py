@@ -93,7 +93,7 @@ def check_weights_may_change(options: ExportOptions, keyword: str) -> None:
 
 @dataclass(frozen=True)
 class Sample:
-    """Arguments of the module that was captured: what the model can be run on (``steps.steps.Measurable``)."""
+    """Arguments of the module that was captured: what the model can be run on (``steps.list.Measurable``)."""
 
     captured: Captured
     module: Any

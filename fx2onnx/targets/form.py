@@ -70,7 +70,7 @@ class Target:
     nothing is known. None: what does not stand in ``rows`` does not run.
     """
     lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """``::operator`` -> attributes and optional inputs that the runtime does not have, as ``features.py`` names them."""
+    """``::operator`` -> attributes and optional inputs that the runtime does not have, as ``tools.target_features`` names them."""
     lacks_in: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The attributes and inputs that are missing in some dtypes alone: ``{"::ScatterND": {"reduction=add": "float16
     bfloat16"}}``."""

@@ -30,7 +30,7 @@ SCHEMAS = {
 """``pad_packed`` is torch's own, which has no gradient; ``packed_rows`` takes the steps of ``value`` [time, batch, ..] that
 are of the sequences, as many as ``like`` has rows; ``padded_rows`` puts them back into the [time, batch] of ``like``.
 Their types are those of
-``capture/overloads/recurrent.py``, their forms those of ``packed_forms.py``."""
+``capture/overloads/recurrent.py``, their forms those of ``forms.py``."""
 for _name, _schema in SCHEMAS.items():
     _LIBRARY.define(_name + _schema)
 _OPS: Any = torch.ops.fx2onnx

@@ -35,7 +35,7 @@ SCHEMAS = {
     "rnn_steps_backward": "(Tensor grad, Tensor states, Tensor weight, bool is_relu) -> (Tensor, Tensor)",
 }
 """``x`` [time, batch, gates * size] is what the input adds to the gates; ``grad`` [time, batch, size]; ``before`` holds the
-state before each step. Translated by ``recurrent_forms.py``."""
+state before each step. Translated by ``forms.py``."""
 
 
 def _sized(like: torch.Tensor, size: int | torch.SymInt) -> torch.Tensor:

@@ -30,7 +30,7 @@ SCHEMAS = {
         "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor weights, float scale) -> (Tensor, Tensor, Tensor)"
     ),
 }
-"""Translated by ``whole_forms.py``. ``weights`` [*, queries, keys] are what values are weighted with; ``mask`` says which of
+"""Translated by ``forms.py``. ``weights`` [*, queries, keys] are what values are weighted with; ``mask`` says which of
 the gradients of x, weight and bias are wanted.
 """
 

@@ -505,6 +505,24 @@ def test_a_public_class_name_is_unique() -> None:
     assert not {name: files for name, files in places.items() if len(files) > 1}, "name the class by its subject"
 
 
+FOREIGN_FILES = {"logits_process.py", "repro.py"}
+"""Files of transformers, and of a folder that fx2onnx writes."""
+
+
+def test_files_that_docstrings_name_exist() -> None:
+    root = PACKAGE.parent
+    folders = ("fx2onnx", "tests", "tools", "benchmarks", "studies", "models_zoo")
+    known = {path.name for folder in folders for path in (root / folder).rglob("*.py")} | FOREIGN_FILES
+    pages = [*PACKAGE.rglob("*.py"), *(root / "docs" / "developers").glob("*.md")]
+    gone = {
+        f"{path.name}: {name}"
+        for path in pages
+        for name in re.findall(r"`(?:[a-z_]+/)*([a-z_]+\.py)`", path.read_text(encoding="utf-8"))
+        if name not in known
+    }
+    assert not gone, "name the file that holds it now"
+
+
 def lengths_of_files() -> dict[str, int]:
     return {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
 

@@ -36,7 +36,7 @@ from fx2onnx.decoding.cache.module_state import (
     untouched,
 )
 from fx2onnx.decoding.probes import before_the_prompt
-from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, behind_layers
+from fx2onnx.decoding.recipes.modality import DEEP, KINDS, behind_layers
 from fx2onnx.manifest.names import BATCH, EMBEDDED, HIDDEN, PAST, PAST_SIZE, PRESENT, SEQUENCE, TOTAL
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import TASKS, WITH_PAST
-from fx2onnx.decoding.recipes.deepstack import KINDS
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
-from fx2onnx.decoding.recipes.modality import modalities_of, token_of
+from fx2onnx.decoding.recipes.modality import KINDS, modalities_of, token_of
 from fx2onnx.decoding.recipes.recipe import language_of
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.config import offline

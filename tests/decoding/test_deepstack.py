@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
-from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, PER_LAYER, behind_layers, deep_features, embedded_as
+from fx2onnx.decoding.recipes.modality import DEEP, KINDS, PER_LAYER, behind_layers, deep_features, embedded_as
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.exporting.folder import export_assembly
 from fx2onnx.generation import load

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import cached_parts
 from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
-from fx2onnx.decoding.recipes.deepstack import KINDS
+from fx2onnx.decoding.recipes.modality import KINDS
 from fx2onnx.generation.media import drop_baked
 from fx2onnx.sources.source import Source
 from studies.coverage_generation import _model, examine

@@ -20,17 +20,23 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.decoder import cached_decoder
 from fx2onnx.decoding.mrope import GridLayout, ImageLayout, grid_layout, image_layout, image_positions, rope_index_of
 from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
-from fx2onnx.decoding.recipes.deepstack import (
+from fx2onnx.decoding.recipes.modality import (
     DEEP,
+    FILM,
     KINDS,
     PER_LAYER,
+    Modality,
     deep_features,
     embedded_as,
+    modalities_of,
+    owner_of,
+    parameters_of,
     per_layer_inputs,
     takes_deep_features,
     takes_kinds,
+    token_of,
+    width_of,
 )
-from fx2onnx.decoding.recipes.modality import FILM, Modality, modalities_of, owner_of, parameters_of, token_of, width_of
 from fx2onnx.decoding.recipes.recipe import FolderPart, FolderRequest, ModelPart, TextOnly
 from fx2onnx.manifest.form import Grid, Medium
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, EMBED_FILE, EMBEDDED, IMAGE_FILE, POSITIONS, SEQUENCE

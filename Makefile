@@ -198,7 +198,7 @@ matrix: $(READY)            ## the core tests in environments of many versions, 
 conditions-at-sample: $(READY) ## whether each condition in the report of each model is true at its own example inputs; resumes (minutes)
 	$(ONE) $(BIN)/python -m studies.conditions_at_sample --write
 
-sweep-third-party: $(READY) ## models of 120 other packages with dynamic sizes, into docs/measured/third_party.md; installs the packages into build/; resumes (hours)
+sweep-third-party: $(READY) ## models of 130 other packages with dynamic sizes, into docs/measured/third_party.md; installs the packages into build/; resumes (hours)
 	$(ONE) $(BIN)/python -m studies.third_party.sweep
 
 .PHONY: sweep-torchvision sweep-timm sweep-hf sweep-third-party

@@ -91,6 +91,10 @@ def measure(row: Row) -> dict[str, Any]:
         found["seconds"] = _since(begun)
         assumed = [each.expression for each in result.report.assumptions if isinstance(each, Condition | Guard)]
         found["conditions"] = list(dict.fromkeys(assumed))[:4]
+        others = {**OTHER, **row.other}
+        for each in result.report.assumptions:
+            if isinstance(each, Condition) and others.get(each.name, 0) not in each.sizes:
+                return found | {"refused": f"the file is for {each.expression} alone"}
         return found | _compared(row, module, path)
 
 
@@ -243,7 +247,7 @@ def _of_the_page() -> dict[str, dict[str, Any]]:
             elif said.startswith(_EAGER):
                 result["unbuilt"] = said.removeprefix(_EAGER)
             else:
-                result["refused" if re.match(r"E\d{3}: |takes more", said) else "wrong"] = said
+                result["refused" if re.match(r"E\d{3}: |takes more|the file is for", said) else "wrong"] = said
             found[result["name"]] = result | ({"seconds": seconds} if seconds else {})
     return found
 

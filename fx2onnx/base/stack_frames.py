@@ -57,16 +57,14 @@ def make_room_to_recurse(levels: int = 0) -> None:
 
 def levels_of(module: Any) -> int:
     """The number of modules that lie inside each other; 0 for what is no module."""
-    level, seen, levels = [module], {id(module)}, 0
+    level, seen, levels = {id(module): module}, {id(module)}, -1
     while level:
-        inner = []
-        for each in level:
-            for child in (getattr(each, "_modules", None) or {}).values():
-                if child is not None and id(child) not in seen:
-                    seen.add(id(child))
-                    inner.append(child)
-        level, levels = inner, levels + 1
-    return levels - 1
+        parts = [inner for each in level.values() if (inner := getattr(each, "_modules", None))]
+        level = {id(child): child for inner in parts for child in inner.values() if id(child) not in seen}
+        level.pop(id(None), None)
+        seen |= level.keys()
+        levels += 1
+    return levels
 
 
 def _leave(token: object) -> None:

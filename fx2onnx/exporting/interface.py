@@ -27,6 +27,7 @@ from fx2onnx.sizes.assumptions import Assumed, Assumption, Condition, Guard, Spe
 from fx2onnx.sizes.expr import Dim, DimLike
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY, SizeSet
+from fx2onnx.torchcompat.operators import OpOverload
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -232,6 +233,10 @@ _VECTORS: Mapping[object, tuple[int, ...]] = {
 
 def unsigned_vectors(captured: Captured) -> Iterator[str]:
     """A line for each decomposition of which vectors are used."""
+    if not [
+        node for node in captured.graph.nodes if node.op == "call_function" and type(node.target) is not OpOverload
+    ]:
+        return  # neither one of several results nor graphs inside
     parts = [node for node, _ in nodes_with_depth(captured.graph) if node.target is operator.getitem]
     used = used_nodes(captured) if parts else set()
     for node in parts:

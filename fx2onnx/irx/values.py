@@ -116,6 +116,9 @@ def lacks_data(value: ir.Value) -> bool:
 def known_array(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
     """The numbers of a small constant, else None."""
     tensor = None if value is None else value.const_value
+    if type(tensor) is ir.Tensor:  # whose size takes longer than its array
+        array: npt.NDArray[np.generic] = tensor.numpy()
+        return array if array.size <= MAX_KNOWN_INTS else None
     if tensor is None or tensor.size > MAX_KNOWN_INTS or getattr(tensor, "lacks_data", False):
         return None
     return np.asarray(tensor.numpy())

@@ -196,17 +196,19 @@ class Folder:
         tensor = value.const_value
         if tensor is None or value.is_graph_input():
             return None
-        self.arrays[value] = array = self._numbers(value, tensor)
+        self.arrays[value] = array = tensor.numpy() if self._may_read(value, tensor) else None
         return array
 
-    def _numbers(self, value: ir.Value, tensor: ir.TensorProtocol) -> Array | None:
-        if tensor.nbytes > self.budget.value_bytes or tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
-            return None
-        is_shared = use_count(value) != 1 and is_float(value)
-        is_stored_twice = not self.by_any_kernel and is_shared  # with it, ``_release`` counts the bytes
-        if not is_literal(tensor) and (not self.fold_weights or is_stored_twice):
-            return None
-        return tensor.numpy()
+    def _may_read(self, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
+        """Return whether the numbers of a constant may be folded."""
+        if not is_literal(tensor):
+            is_stored_twice = (
+                not self.by_any_kernel and use_count(value) != 1 and is_float(value)
+            )  # else ``_release`` counts
+            if not self.fold_weights or is_stored_twice:
+                return False
+        is_small = tensor.nbytes <= self.budget.value_bytes
+        return is_small and tensor.dtype in FOLDABLE_DTYPES and not lacks_data(tensor)
 
     def _is_small(self, node: ir.Node) -> bool:
         """Return whether the result is within the budget, where that is known beforehand."""

@@ -116,8 +116,8 @@ class Lowering:
             self.state_inputs.append(value)
             return value
         is_complex = tensor.is_complex()
-        is_small = tensor.numel() <= 64 and tensor.device.type != "meta"
-        if weight.kind == "constant" and is_small and not is_complex:
+        may_be_read = weight.kind == "constant" and tensor.device.type != "meta"
+        if may_be_read and tensor.numel() <= 64 and not is_complex:
             return self.builder.constant(as_onnx(tensor, weight.name).numpy(), onnx_dtype(tensor.dtype))
         held = torch.view_as_real(tensor.resolve_conj()) if is_complex else tensor
         kept = as_onnx(held, weight.name, self.builder.reads)

@@ -439,3 +439,29 @@ def test_what_would_be_lost_is_refused(forward: Program) -> None:
         fx2onnx.UserError, match=r"an iterator of Python's|changes a list that is an element|makes a tuple"
     ):
         fx2onnx.export(forward, (drawn(12),), dynamic_shapes={"x": {0: "n"}})
+
+
+def _accumulated(x: torch.Tensor) -> torch.Tensor:
+    return list(itertools.accumulate(x.unbind(0)))[-1]
+
+
+def _appended(x: torch.Tensor) -> torch.Tensor:
+    found = [x[0]]
+    for row in x.unbind(0)[1:]:
+        found.append(found[-1] * 0.5 + row)
+    return found[-1]
+
+
+def _before_the_last(x: torch.Tensor) -> torch.Tensor:
+    found = [x[0], x[0] * 2]
+    for row in x.unbind(0)[1:]:
+        found.append(found[-1] * 0.5 + row)
+    return found[-2]
+
+
+@pytest.mark.parametrize("forward", [_accumulated, _appended, _before_the_last])
+def test_an_element_from_the_end_is_one_before_the_loop_where_it_has_few_turns(
+    forward: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    others = [(torch.randn(size, 3),) for size in (1, 2, 3, 9)]
+    check(forward, (torch.randn(5, 3),), others=others, dynamic_shapes=({0: "n"},))

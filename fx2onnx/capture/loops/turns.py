@@ -54,6 +54,12 @@ class Counted:
 
 
 @answers_for_caller
+def _has_more(count: Index, number: int) -> bool:
+    """Return whether a count is more than ``number`` at all sizes."""
+    return count > number if type(count) is int else count.node.env.certain("gt", count.node.value, number) is True
+
+
+@answers_for_caller
 class Turns(list):  # type: ignore[type-arg]
     """A list with a tensor that stands for as many as a size says. What reads its storage (``torch.stack``) gets that tensor."""
 
@@ -116,11 +122,9 @@ class Turns(list):  # type: ignore[type-arg]
         place = index if is_from_front(index) else -1 - index
         for each in order:
             one = held[each]
-            if length_of(one) is not None:
-                if len(held) > 1 and (
-                    any(length_of(other) is not None for other in held if other is not one) or type(index) is not int
-                ):
-                    break
+            if (count := length_of(one)) is not None:
+                if len(held) > 1 and (type(index) is not int or not _has_more(count, place)):
+                    break  # which of them it is depends on how many there are
                 return self._lent(element_at(one, place if is_from_front(index) else -1 - place))
             if type(place) is int and place == 0:
                 return one

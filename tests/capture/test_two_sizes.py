@@ -200,6 +200,6 @@ RESHAPED: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("name", RESHAPED)
 def test_a_reshape_to_as_many_elements_needs_no_condition(name: str) -> None:
     sample, *others = [(torch.randn(*sizes, 8),) for sizes in ((3, 7), (2, 6), (5, 2), (4, 4), (5, 1), (1, 9))]
-    for program, sizes in ((partial(_written, reshaped=RESHAPED[name]), others[:3]), (RESHAPED[name], others)):
-        result = check(program, sample, others=sizes, dynamic_shapes=({0: "b", 1: "t"},))
-        assert not result.report.assumptions
+    for program in (partial(_written, reshaped=RESHAPED[name]), RESHAPED[name]):
+        result = check(program, sample, others=others, dynamic_shapes=({0: "b", 1: "t"},))
+        assert not [each for each in result.report.assumptions if each.kind != "note"]

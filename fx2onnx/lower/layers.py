@@ -286,7 +286,7 @@ class _Compared:
         if isinstance(arg, list | tuple):
             return tuple(map(self.part, arg))
         if isinstance(arg, _PLAIN):
-            return (type(arg), arg)
+            return (type(arg), arg, str(arg)) if arg == 0 else (type(arg), arg)  # 0.0 is equal to -0.0
         raise TypeError("not compared by type and value")
 
 

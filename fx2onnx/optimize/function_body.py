@@ -114,15 +114,16 @@ def differing(bodies: Sequence[FunctionBody]) -> dict[Slot, str]:
     """The attributes that are not the same in all, each with a name for it."""
     found: dict[Slot, str] = {}
     for slot, attribute in bodies[0].slots.items():
-        if any(_plain(body.slots[slot]) != _plain(attribute) for body in bodies[1:]):
+        if any(_text(body.slots[slot]) != _text(attribute) for body in bodies[1:]):
             name = slot[1] if slot[1] not in found.values() else f"{slot[1]}_{slot[0]}"
             found[slot] = name
     return found
 
 
-def _plain(attribute: ir.Attr) -> Any:
+def _text(attribute: ir.Attr) -> str:
+    """The value in words, which tell -0.0 from 0.0."""
     value = attribute.value
-    return tuple(value) if isinstance(value, list | tuple) else value
+    return repr(tuple(value) if isinstance(value, list | tuple) else value)
 
 
 def define(

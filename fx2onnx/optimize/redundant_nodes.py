@@ -136,7 +136,7 @@ def _key(node: ir.Node) -> Hashable | None:
                 return None
             attributes.append((name, tensor.dtype, tuple(tensor.shape), tensor.tobytes()))
         else:
-            attributes.append((name, item.type, item.value, b""))
+            attributes.append((name, item.type, repr(item.value)))  # 0.0 is equal to -0.0
     inputs = [id(value) for value in node.inputs]
     if node.op_type in COMMUTATIVE and not node.domain:
         inputs.sort()

@@ -111,6 +111,21 @@ def test_what_differs_is_an_attribute_or_another_body(tmp_path: Path) -> None:
     assert calls == {"Block": 2, "Block_2": 1}
 
 
+def test_the_sign_of_a_zero_is_an_attribute_too(tmp_path: Path) -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.LeakyReLU(0.0), nn.LeakyReLU(-0.0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.one(x), self.other(x)])
+
+    module, x = Pair().eval(), torch.tensor([-1.0, 2.0])
+    model, _ = exported(tmp_path / "m.onnx", module, (x,), functions=[nn.LeakyReLU])
+    (found,) = InferenceSession(model.SerializeToString()).run(None, {model.graph.input[0].name: x.numpy()})
+    assert np.signbit(found).tolist() == np.signbit(module(x).numpy()).tolist()
+
+
 def test_a_module_that_is_called_in_several_places(tmp_path: Path) -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:

@@ -92,6 +92,8 @@ class Block(nn.Module):
             x = x * (1 + self.index / 10)
         if self.kind == "buffer":
             x = torch.clamp(x * self.scale, max=3.0)
+        if self.kind == "sign of zero":
+            x = torch.copysign(x, -0.0 if self.index == 4 else 0.0)
         if self.kind == "other branch" and self.index % 2:
             x = x.relu() - 1
         if self.kind == "same weight":
@@ -122,7 +124,7 @@ class Tower(nn.Module):
 
 KINDS = [
     "plain", "own mask", "mask from outside", "padded outside", "number of its own", "buffer", "other branch",
-    "same weight", "two results",
+    "same weight", "sign of zero", "two results",
 ]  # fmt: skip
 
 

@@ -58,6 +58,15 @@ def test_two_draws_stay_two(op_type: str) -> None:
     assert merge_equal_nodes(graph) == 0
 
 
+def test_nodes_stay_two_where_a_zero_has_another_sign() -> None:
+    def make(op: Emit, v: V) -> list[ir.Value]:
+        one, other, again = (op.Reciprocal(op.node("LeakyRelu", v["x"], alpha=alpha)) for alpha in (0.0, -0.0, 0.0))
+        return [op.Add(one, again), other]
+
+    to = ["LeakyRelu", "Reciprocal", "LeakyRelu", "Reciprocal", "Add"]
+    after_pass(model(make, {"x": (3,)}), merge_equal_nodes, to=to)
+
+
 def test_outputs_keep_their_names() -> None:
     def make(op: Emit, v: V) -> list[ir.Value]:
         return [op.Relu(v["x"]), op.Relu(v["x"]), op.Tanh(op.Relu(v["x"]))]

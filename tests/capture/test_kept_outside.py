@@ -175,6 +175,21 @@ def test_a_name_has_its_tensor_again_and_a_warning_says_so(function: Any) -> Non
     assert bool(kept) == (function in (in_an_object, in_another_module)), before
 
 
+@pytest.mark.parametrize("own", [None, functools.partial(torch.add, other=1)])
+def test_a_name_that_forward_adds_to_its_class_is_gone(own: Any) -> None:
+    class Adds(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            setattr(Adds, "added", x * 2)  # noqa: B010
+            return vars(Adds)["added"] + 1
+
+    first = Adds()
+    if own is not None:
+        first.forward = own  # type: ignore[method-assign]
+    with warnings.catch_warnings(action="ignore"):
+        fx2onnx.export(nn.Sequential(first, Adds()), (X,))
+    assert not hasattr(Adds, "added")
+
+
 def test_nothing_is_kept_of_a_module_that_fails() -> None:
     def fails(x: torch.Tensor) -> torch.Tensor:
         TABLE["made"] = x * 2

@@ -103,6 +103,7 @@ class Net(nn.Module):
         self.fc.weight.grad, self.fc.weight.tag, self.fc.weight.held = torch.ones(3, 3), "t", {"h": torch.zeros(3)}
         self.norm.running_mean.tags = [1]
         self.local, self.mixed = threading.local(), np.array([1, "a"], dtype=object)
+        self.signed = np.array([-0.0, 1.0])
         self.local.h = torch.zeros(3)
         self.function, self.partial = _function_with_state([1]), functools.partial(dict, h=[torch.zeros(3)])
         self.view_of = types.MappingProxyType({"list": [torch.zeros(3)]})
@@ -314,6 +315,11 @@ def _of_a_thread(net: Any, _: Any, y: torch.Tensor) -> None:
     net.mixed[1] = y.shape[0]
 
 
+def _in_arrays(net: Any, _: Any, y: torch.Tensor) -> None:
+    net.array.resize(5, refcheck=False)
+    net.signed[:] = 0.0
+
+
 def _in_an_optimizer(net: Any, _: Any, y: torch.Tensor) -> None:
     net.optimizer.param_groups[0]["lr"] = 1.0
     net.optimizer.state[net.leaf] = {"step": y}
@@ -350,6 +356,7 @@ WAYS: dict[str, Callable[[Any, Any, torch.Tensor], Any]] = {
         _gives_a_gradient,
         _in_functions,
         _of_a_thread,
+        _in_arrays,
         _in_an_optimizer,
         _by_aliases,
         _is_of_another_class,
@@ -387,7 +394,7 @@ def described(value: Any, seen: dict[int, int] | None = None) -> Any:
     if isinstance(value, functools.partial):
         return (*own, described(value.keywords, seen))
     if isinstance(value, np.ndarray):
-        return (*own, value.tolist())
+        return (*own, repr(value.tolist()))  # -0.0 is equal to 0.0
     if isinstance(value, dict | types.MappingProxyType):
         own.append([(key, described(part, seen)) for key, part in value.items()])
     elif isinstance(value, list | tuple | deque):

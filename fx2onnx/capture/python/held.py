@@ -356,13 +356,17 @@ def _put_back_cell(found: Value, named: tuple[str, object]) -> None:
 
 def is_same_array(found: Value, before: Value) -> bool:
     """Return whether an array still has the elements of its copy."""
+    if found.shape != before.shape:
+        return False
     if before.dtype == object:
         return all(map(is_, found.flat, before.flat))
-    return np.array_equal(found, before, equal_nan=before.dtype.kind in "fc")
+    return bool(found.tobytes() == before.tobytes())  # also of NaN, and of the sign of zero
 
 
 def _put_back_array(found: Value, before: Value) -> None:
     if found.flags.writeable and not is_same_array(found, before):
+        if found.shape != before.shape:
+            found.resize(before.shape, refcheck=False)
         found[...] = before
 
 

@@ -63,9 +63,10 @@ def outside_of(modules: Iterable[torch.nn.Module]) -> OutsideState:
     seen: set[type] = set()
     for module in modules:
         kind = type(module)
-        if kind in seen and "forward" not in vars(module):
-            continue
-        seen.add(kind)
+        if "forward" not in vars(module):
+            if kind in seen:
+                continue
+            seen.add(kind)
         forward = vars(module).get("forward", vars(kind).get("forward"))  # of a function that is exported, its own
         if not isinstance(forward, FunctionType) or id(kind) in before or not is_user(forward.__code__):
             continue

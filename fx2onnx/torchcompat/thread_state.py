@@ -10,18 +10,18 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx2onnx.base.changes import before_change
 
-DispatchModes: TypeAlias = tuple[list[TorchDispatchMode], SchemaCheckMode | None]
+DispatchModes: TypeAlias = tuple[list[TorchDispatchMode], list[TorchDispatchMode | None]]
 
 _C: Any = torch._C
 _overrides: Any = torch.overrides
 _python_dispatch: Any = torch.utils._python_dispatch
+_ops: Any = torch._ops
 _functorch = torch._C._functorch
 
 
@@ -58,9 +58,10 @@ def set_function_modes(modes: list[TorchFunctionMode]) -> None:
 
 
 def dispatch_modes() -> DispatchModes:
-    """The modes on operators, and the one that sees them before composite ones are split."""
+    """The modes on operators, and those that see them before composite ones are split: torch.export's two, and ours."""
     stack = _python_dispatch._get_current_dispatch_mode_stack() if _C._len_torch_dispatch_stack() else []
-    return stack, torch._ops._mode_stack_state_for_pre_dispatch._schema_check_mode
+    early = _ops._mode_stack_state_for_pre_dispatch
+    return stack, [early.get(0), early.get(1), early._schema_check_mode]
 
 
 def set_dispatch_modes(modes: DispatchModes) -> None:
@@ -68,7 +69,10 @@ def set_dispatch_modes(modes: DispatchModes) -> None:
         _C._pop_torch_dispatch_stack(getattr(mode, "_mode_key", None))
     for mode in modes[0]:
         _C._push_on_torch_dispatch_stack(mode)
-    torch._ops._mode_stack_state_for_pre_dispatch._schema_check_mode = modes[1]
+    early = _ops._mode_stack_state_for_pre_dispatch
+    for place, mode in enumerate(modes[1][:2]):
+        early.set(place, mode)
+    early._schema_check_mode = modes[1][2]
 
 
 _IGNORED_BY_COMPILER = "_is_in_any_mode_without_ignore_compile_internals"

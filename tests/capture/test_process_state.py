@@ -157,3 +157,20 @@ def test_a_tensor_is_no_sequence_for_python_afterwards() -> None:
     fx2onnx.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     assert is_sequence(ctypes.py_object(tensor)) == before
     assert torch.tensor([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("exported", [lambda module: module, lambda module: module.fc])
+def test_an_export_that_fails_within_forward_ends_no_later_one(exported: Any) -> None:
+    class Exports(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.fc(x)
+            with contextlib.suppress(Exception):
+                fx2onnx.export(exported(self), (5,), None)
+            return torch.tanh(y)
+
+    for module in (Exports(), nn.Linear(3, 3)):
+        assert fx2onnx.export(module, (X,), None, verify=True).report.nodes_onnx

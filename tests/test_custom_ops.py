@@ -184,6 +184,27 @@ def linear_clip(op: Any, module: Any, x: Any, *, weights: dict[str, Any]) -> Any
     return (clipped, op.ReduceSum(clipped, axes=[0], keepdims=0)) if len(op.result) == 2 else clipped
 
 
+def test_a_functional_form_may_be_defined_after_an_export_that_lacked_it() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch.ops.fx2onnx_late.scaled_(y, 3.0)
+        return y * 2
+
+    x = torch.ones(2)
+    with torch.library._scoped_library("fx2onnx_late", "DEF") as library:
+        library.define("scaled_(Tensor(a!) x, float by) -> Tensor(a!)")
+        library.impl("scaled_", lambda x, by: x.mul_(by), "CPU")
+        library.impl("scaled_", lambda x, by: x, "Meta")
+        with pytest.raises(UserError, match="no functional form"):
+            fx2onnx.export(program, (x,))
+        library.define("scaled(Tensor x, float by) -> Tensor")
+        library.impl("scaled", lambda x, by: x * by, "CPU")
+        library.impl("scaled", lambda x, by: torch.empty_like(x), "Meta")
+        translations = {torch.ops.fx2onnx_late.scaled.default: lambda op, x, by: op.Mul(x, by)}
+        result = fx2onnx.export(program, (x,), custom_translations=translations)
+    assert [node.op_type for node in result.model_proto.graph.node] == ["Add", "Mul", "Mul"]
+
+
 def test_a_class_of_modules_is_translated_whole() -> None:
     """Two instances, two kinds of results, a dynamic batch; names of weights, and the modules, stay."""
     module = TwoClips().eval()

@@ -40,6 +40,8 @@ def mutate(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict
     """
     form = _form_of(func)
     if form is None:
+        for known in (_form_of, functional_overload):
+            known.cache_clear()  # the operator that lacks may be defined before the next export
         raise tracer.values.refuse(
             "E103",
             f"{func} writes into its arguments and has no functional form",

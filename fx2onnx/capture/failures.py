@@ -242,9 +242,9 @@ def explained(cause: Exception) -> UserError:
     if "dispatch_on_subclass called with NO overloaded args" in str(cause):
         return UserError(
             "E107",
-            "a tensor of a class with its own __torch_function__ has no form here",
+            "a tensor of a subclass of torch.Tensor has no form here",
             where=where,
-            why="its class makes another tensor of each result than the operators show",
+            why="its class, or a __torch_function__ of it, makes other results than the operators show",
             next="use plain tensors in forward: tensor.as_subclass(torch.Tensor)",
         )
     if name:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import BuiltinFunctionType, CellType, FrameType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 from weakref import ReferenceType
@@ -41,19 +40,12 @@ def taken_out(
 
     Returns a line for each name or attribute that was given another value; elements of containers are gone without one.
     """
-    with _unfrozen():
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()  # the collector tells nothing of what is frozen
+    try:
         gc.collect(0)  # cycles of forward's own that nobody else knows
         kept = [tensor for tensor in (each() for each in released) if tensor is not None]
         return _taken_out(kept, before, _parts_of(returned)) if kept else []
-
-
-@contextlib.contextmanager
-def _unfrozen() -> Iterator[None]:
-    """The collector tells nothing of what is frozen."""
-    was_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()
-    try:
-        yield
     finally:
         if was_frozen:
             gc.freeze()
@@ -64,7 +56,8 @@ def taken_out_of_names(
     before: Mapping[int, tuple[object, dict[str, Any]]],
     returned: Sequence[object] = (),
 ) -> list[str]:
-    """Take out like ``taken_out``, but only what the names of ``before`` lead to, and what functions with a cache keep: tracebacks refer to the tensors, too."""
+    """Take out like ``taken_out``, but only what the names of ``before`` lead to, and what functions with a cache keep, which takes no
+    search of all objects."""
     ids = {id(tensor) for tensor in (each() for each in released) if tensor is not None}
     notes: list[str] = []
     spared = _parts_of(returned)
@@ -72,14 +65,16 @@ def taken_out_of_names(
         for holder in _holders(owner, ids):
             if id(holder) not in spared:
                 notes += _cleared(holder, ids, before)
-    with _unfrozen():
-        caches = [each for each in gc.get_objects() if type(each) is _CACHE and not _is_ours(each)]
-    for cache in caches:
-        parts = gc.get_referents(cache)
-        entries = [entry for part in parts if type(part) is dict for entry in part.values()]
-        if _holds([*parts, *entries], ids):
+    for cache in _caches_of_modules():
+        if _holds(_values(cache, 0), ids):
             cache.cache_clear()
     return notes
+
+
+def _caches_of_modules() -> list[Any]:
+    """The functions with a cache that are names of Python modules, without those of this package."""
+    spaces = [[*vars(module).values()] for module in [*sys.modules.values()] if isinstance(module, ModuleType)]
+    return [each for space in spaces for each in space if type(each) is _CACHE and not _is_ours(each)]
 
 
 def _parts_of(returned: Iterable[object]) -> set[int]:
@@ -110,6 +105,9 @@ def _holders(first: object, ids: set[int]) -> list[object]:
 
 
 def _values(holder: object, level: int) -> list[object]:
+    if type(holder) is _CACHE:
+        parts = gc.get_referents(holder)
+        return [*parts, *(entry for part in parts if type(part) is dict for entry in part.values())]
     if type(holder) in _DICTS:
         return list(holder.values())  # type: ignore[attr-defined]
     if type(holder) in (list, deque, set, tuple, frozenset):

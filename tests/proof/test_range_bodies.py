@@ -188,9 +188,9 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "bounds that are taken to hold": ("many turns", turns, "_holds", lambda outer, inner: True),
     "the first turn for all": ("turns that are known", turns.LoopTurns, "lead", lambda self, turn: [Interval.of(np.array(0)), Interval.of(np.array(True))]),
     "rows from the first": ("rows from the last", turns.ScanTurns, "_at", lambda self, array, place, turn: np.take(array, turn, 0)),
-    "exact conditions": ("rounding turns the condition", bodies, "Call", lambda *args: bodies_call(*args)),
+    "exact conditions": ("rounding turns the condition", bodies, "SpanCall", lambda *args: bodies_call(*args)),
 }  # fmt: skip
-_call = bodies.Call
+_call = bodies.SpanCall
 
 
 def bodies_call(*args: Any) -> Any:

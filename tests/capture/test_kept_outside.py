@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
+import types
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -301,3 +303,19 @@ def test_functions_with_a_cache_give_tensors_with_data_afterwards(cached: Any, h
     want, found = cached.__wrapped__(4), cached(4)
     torch.testing.assert_close(found, want)
     assert all(type(each) is torch.Tensor for each in (found if isinstance(found, tuple) else [found]))
+
+
+def test_a_cache_of_a_library_gives_tensors_with_data_after_an_export_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = types.ModuleType("library_with_a_cache")
+    exec("import functools, torch\n@functools.lru_cache\ndef table(n): return torch.arange(n)", vars(library))
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x + sys.modules["library_with_a_cache"].table(4)
+        return y @ y
+
+    with pytest.raises(UserError):
+        fx2onnx.export(forward, (X,))
+    assert type(library.table(4)) is torch.Tensor

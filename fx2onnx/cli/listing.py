@@ -288,6 +288,11 @@ def _advice(packages: list[Package]) -> list[str]:
 
 
 def _print(found: dict[str, Any], packages: list[Package]) -> None:
+    from rich.text import Text
+
+    from fx2onnx.cli.progress import console
+    from fx2onnx.report.console import unheaded_table
+
     blas_line = ", ".join(filter(None, (found["blas"]["library"], found["blas"]["core"])))
     rows = [
         ("fx2onnx", found["fx2onnx"]),
@@ -306,6 +311,7 @@ def _print(found: dict[str, Any], packages: list[Package]) -> None:
         ("BLAS", blas_line),
     ]
     rows += [("" if number else "to do", line) for number, line in enumerate(found["advice"])]
-    width = max(len(name) for name, _ in rows) + 2
+    table = unheaded_table(2)
     for name, text in rows:
-        print(f"{name:<{width}}{text}")
+        table.add_row(Text(name), Text(text))
+    console().print(table)

@@ -292,11 +292,15 @@ def plan_for(
         )
     if not plan.places:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.kept.items())[:5])
+        if not reasons:
+            steps = ["leave the file as it is: fewer numbers gain nothing"]
+        else:
+            steps = [MAKE_PLAIN] if COMPUTED in plan.kept.values() else []
         raise UserError(
             "E001",
             "there is no weight to quantize",
             why=reasons or f"no weight of a product or convolution has {LEAST_NUMBERS:,} numbers or more",
-            next=MAKE_PLAIN if any(why == COMPUTED for why in plan.kept.values()) else (),
+            next=steps,
         )
     return plan
 

@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "attest": (("attest", "net.onnx"), ("sha256", "net.onnx")),
     "certify": (("certify", "net.onnx", "net.onnx"), ("changed", "proved")),
     "run": (("run", "net.onnx"), ("output", "float32")),
+    "doctor": (("doctor",), ("onnx_ir", "engines", "BLAS")),
     "optimize": (("optimize", "other.onnx", "small.onnx", "--explain"), ("small.onnx", "verified")),
     "profile": (("profile", "widths_source:net", "--repeat", "1", "--no-verify"), ("capture", "aten.conv2d.default")),
     "train": (("train", "training", "--data", "rows.npz", "--steps", "3", "--batch-size", "3"), ("loss", "->")),
@@ -55,7 +56,6 @@ NO_TABLES = {
     "export-training": "shows what export shows, for each file",
     "quantize": "shows what optimize shows",
     "testcase": "prints one sentence",
-    "doctor": "prints names and versions",
 }
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 
+from benchmarks.export_page import SHOWN
 from fx2onnx.base.errors import CODES
 from fx2onnx.torchcompat.pytrees import registered_meanwhile
 from tests.docs.blocks import OPTIONS, PAGES, ROOT, RUNNERS, blocks_of, run_page
@@ -102,6 +104,27 @@ def test_each_measurement_has_its_date_commit_and_command() -> None:
     assert len(rows) == len(list((ROOT / "docs" / "measured").glob("*.md"))) - 1
     for row in rows:
         assert re.search(r"\| 20\d\d-\d\d-\d\d \| [0-9a-f]{7,8} \| `(?:make|python -m) [\w .-]+` \| .+ \|$", row), row
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_measured_page() -> None:
+    """Whole numbers: cut off, or, as in the figure, rounded."""
+    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "measured" / "benchmarks.md").read_text()
+    rows = {
+        cells[0].split()[0]: cells[1:]
+        for cells in (re.split(r"\s*\|\s*", line.strip("| ")) for line in page.partition("\n## Graph")[0].splitlines())
+        if len(cells) == 10 and cells[0] not in ("model", "---")
+    }
+    factors = {name: float(cells[5]) for name, cells in rows.items()}
+    least, most = int(min(factors.values())), int(max(factors.values()))
+    assert f"{least} to {most} times faster ([{len(rows)} models]" in readme
+    assert f"the median is {int(median(factors.values()))} times, the least {least} and the most {most}" in readme
+    shown = [factors[name.split()[0]] for name in SHOWN]
+    assert f"Factors between {int(min(shown))} and {round(max(shown))} for eight models" in readme
+    assert len(shown) == 8
+    table = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", readme, re.MULTILINE)
+    assert len(table) == 3
+    for name, size, *others in table:
+        assert [int(size), *others] == [round(float(rows[name][0])), *rows[name][1:5]], name
 
 
 def test_the_file_for_language_models_leads_somewhere() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch.fx
 
+from fx2onnx.aten_map.comparison import COMPARISONS, compare
 from fx2onnx.aten_map.table.registry import TABLE, Table, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.metadata import CHECK
@@ -158,7 +159,7 @@ def _as_scalar_bool(op: Emit, value: ir.Value) -> ir.Value:
     return value if rank_of(value) == 0 else op.reshape(value, ())
 
 
-_COMPARISONS = {"eq": "Equal", "lt": "Less", "gt": "Greater", "le": "LessOrEqual", "ge": "GreaterOrEqual"}
+_COMPARISONS = {names.split()[0]: op_type for names, op_type in COMPARISONS.items()}
 
 
 def _truth(op: Emit, relation: Any) -> ir.Value:
@@ -166,16 +167,14 @@ def _truth(op: Emit, relation: Any) -> ir.Value:
     if not isinstance(relation, Relation):
         return op.const(bool(relation), BOOL)
     made: ir.Value
-    if relation.op == "ne":
-        made = op.Not(_truth(op, Relation("eq", relation.args)))
-    elif relation.op == "not":
+    if relation.op == "not":
         made = op.Not(_truth(op, relation.args[0]))
     elif relation.op in ("and", "or"):
         made = op.node(relation.op.capitalize(), *(_truth(op, arg) for arg in relation.args))
     else:
         is_of_truths = any(isinstance(arg, Relation) for arg in relation.args)
-        lhs, rhs = (_truth(op, arg) if is_of_truths else op.size(arg) for arg in relation.args)
-        made = op.node(_COMPARISONS[relation.op], lhs, rhs)
+        lhs, rhs = (_truth(op, arg) for arg in relation.args) if is_of_truths else _numbers(op, *relation.args)
+        made = compare(op, _COMPARISONS[relation.op], lhs, rhs)
     return made
 
 
@@ -226,9 +225,13 @@ def checked(
 def _place(op: Emit, sign: str, left: Scalar, right: Scalar) -> ir.Value:
     """0 where the comparison is true, else 1."""
     holds, fails = (1, 0) if sign in _WHERE_FALSE else (0, 1)
-    dtype = ir.DataType.DOUBLE if is_real_number(left) or is_real_number(right) else ir.DataType.INT64
-    is_so = op.node(_COMPARED[sign], op.size(left, dtype), op.size(right, dtype))
-    return op.Where(is_so, op.const(holds), op.const(fails))
+    return op.Where(op.node(_COMPARED[sign], *_numbers(op, left, right)), op.const(holds), op.const(fails))
+
+
+def _numbers(op: Emit, left: Scalar, right: Scalar) -> tuple[ir.Value, ir.Value]:
+    """Two sizes to compare, as doubles where one of them is a real number."""
+    dtype = ir.DataType.DOUBLE if is_real_number(left) or is_real_number(right) else INT64
+    return op.size(left, dtype), op.size(right, dtype)
 
 
 def without_checks(table: Table) -> Table:

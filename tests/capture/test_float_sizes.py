@@ -225,3 +225,38 @@ def test_a_number_with_a_fraction_that_forward_returns_keeps_it() -> None:
     for x in (torch.ones(5, 4), torch.ones(3, 7)):
         for outputs in Engines(result.model_proto).run([x]).values():
             np.testing.assert_allclose(outputs, flat(program(x)), rtol=1e-12)
+
+
+DECISIONS: dict[str, Callable[[int, int], Any]] = {
+    "h / w > 1.0": lambda h, w: h / w > 1.0,
+    "h / w >= 1.75": lambda h, w: h / w >= 1.75,
+    "h / w == 1.5": lambda h, w: h / w == 1.5,
+    "h / w != 0.5": lambda h, w: h / w != 0.5,
+    "0.5 < h / w < 1.6": lambda h, w: 0.5 < h / w < 1.6,
+    "h * 0.3 > w": lambda h, w: h * 0.3 > w,
+    "h / 3 > w / 2.5": lambda h, w: h / 3 > w / 2.5,
+    "sqrt": lambda h, w: math.sqrt(h) < w / 2,
+    "remainder": lambda h, w: (h + w) % 2.5 < 1.2,
+    "absolute": lambda h, w: abs(h / w - 1) < 0.3,
+    "neither": lambda h, w: not (h / w > 0.5 and w / h < 3),
+    "of one size": lambda h, w: h / 2 - h // 2 > 0.2,
+}
+
+
+@pytest.mark.parametrize("opset", [11, 20])
+@pytest.mark.parametrize("name", DECISIONS)
+def test_decisions_by_real_numbers(name: str, opset: int) -> None:
+    """Both ways are in the file, and the real number that decides is not rounded to an integer."""
+    decides = DECISIONS[name]
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        h, w = x.shape
+        return x.new_ones(int(w * 1.7), 3) if decides(h, w) else x.new_zeros(h, 2)
+
+    result = fx2onnx.export(program, (torch.ones(4, 5),), dynamic_shapes=({0: "h", 1: "w"},), opset_version=opset)
+    session = InferenceSession(result.model_proto)
+    sizes = [(h, w) for h in range(1, 9) for w in range(1, 9)]
+    assert len({decides(*size) for size in sizes}) == 2
+    for size in sizes:
+        (found,) = session.run(None, {"x": np.ones(size, np.float32)})
+        np.testing.assert_array_equal(found, program(torch.ones(size)).numpy(), err_msg=str(size))

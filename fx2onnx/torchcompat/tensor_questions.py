@@ -30,7 +30,7 @@ class _Asked(threading.local):
 _ASKED = _Asked()
 
 ATTRIBUTES = ("_base", "_version", "grad_fn", "is_leaf", "is_quantized", "requires_grad")
-METHODS = ("_is_view", "apply_", "data_ptr", "item", "map_", "numpy", "tolist")
+METHODS = ("_is_view", "apply_", "as_subclass", "data_ptr", "item", "map_", "numpy", "tolist")
 FUNCTIONS = (
     torch.Tensor.__repr__, torch.Tensor.__reduce_ex__, torch.Tensor.__deepcopy__, torch.Tensor.__dlpack__,
     torch.nn.Parameter.__new__, torch.UntypedStorage.__getitem__, torch.TypedStorage.__getitem__,

@@ -239,6 +239,17 @@ def _parameter(
     return alias.requires_grad_(requires_grad)
 
 
+@_answers(_OF_NUMBERS, "as_subclass")
+def _as_subclass(questions: Questions, own: Own, tensor: torch.Tensor, kind: type) -> torch.Tensor:
+    """An alias, of the class that is asked for. One that takes operators below autograd would see none."""
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
+        return own(tensor, kind)  # type: ignore[no-any-return]
+    with torch._C.DisableTorchFunctionSubclass():
+        alias: torch.Tensor = aten.alias.default(tensor)
+    alias.__class__ = kind
+    return alias
+
+
 @_answers(_OF_NUMBERS, "tolist")
 def _tolist(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
     """The list of a tensor; integers that depend on an input are symbols. One of dynamic sizes can be printed only."""

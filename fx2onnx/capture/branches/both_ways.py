@@ -17,9 +17,8 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.branches.statements import Conditional, read_later
-from fx2onnx.capture.branches.watch import is_equal_number
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.held import MISSING
+from fx2onnx.capture.python.held import MISSING, is_equal_number
 from fx2onnx.capture.python.places import set_variables
 from fx2onnx.capture.recording.decisions import IsNoBranch
 from fx2onnx.capture.recording.nested import ValuesBefore

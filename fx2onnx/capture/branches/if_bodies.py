@@ -20,9 +20,9 @@ from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.branches import both_ways
 from fx2onnx.capture.branches.statements import Conditional, conditional_at, read_later
-from fx2onnx.capture.branches.watch import SideEffectWatch, is_equal_number, more_than_computing
+from fx2onnx.capture.branches.watch import SideEffectWatch, more_than_computing
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.python.held import MISSING
+from fx2onnx.capture.python.held import MISSING, is_equal_number
 from fx2onnx.capture.rare_roads import RunPlugin
 from fx2onnx.capture.reasons import is_about_number
 from fx2onnx.capture.recording.control_flow import record_cond

@@ -223,7 +223,7 @@ class Merge:
             args = [torch.fx.node.map_aggregate((node.args, node.kwargs), of_both) for node in (first, second)]
             if first.target is not second.target or first.meta["val"] != second.meta["val"]:
                 return False
-            if args[0] != args[1] or any(isinstance(part, Nested) for part in first.args):
+            if not _are_same(*args) or any(isinstance(part, Nested) for part in first.args):
                 return False
             same[first] = same[second] = first
         return len(one) == len(two)
@@ -291,7 +291,7 @@ class Merge:
             if isinstance(first, Node) and isinstance(second, Node):
                 if first is not second:
                     places.setdefault((first, second), len(places))
-            elif type(first) is not type(second) or first != second:
+            elif not _are_same(first, second):
                 raise self._refused(f"the branches return the numbers {first} and {second}; return a tensor instead")
         if not places:
             return [first for first, _ in pairs]
@@ -322,7 +322,7 @@ class Merge:
         dtypes = {_number_of(one) for one in (first, second)}
         dtype = next(iter(dtypes))
         is_known = isinstance(first, Node) and isinstance(second, Node)
-        if len(dtypes) > 1 or dtype is None or is_known or (type(first) is type(second) and first == second):
+        if len(dtypes) > 1 or dtype is None or is_known or _are_same(first, second):
             return first, second
         made = []
         for graph, number in zip(graphs, (first, second), strict=True):
@@ -369,6 +369,11 @@ class Merge:
     def _unknown(self) -> Dim:
         self._unknowns += 1
         return Dim.unbacked(self._unknowns - 1)
+
+
+def _are_same(one: object, other: object) -> bool:
+    """Return whether numbers, or arguments of calls, are of one type and equal, and zeros of one sign."""
+    return type(one) is type(other) and one == other and str(one) == str(other)
 
 
 def _number_of(value: object) -> torch.dtype | None:

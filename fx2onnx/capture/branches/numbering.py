@@ -65,7 +65,12 @@ def is_same_weight(one: Weight, two: Weight) -> bool:
     is_constant = one.kind == two.kind == "constant" and not one.tensor.is_meta and not two.tensor.is_meta
     is_alike = (one.tensor.dtype, one.tensor.shape) == (two.tensor.dtype, two.tensor.shape)
     with no_dispatch():
-        return is_constant and is_alike and torch.equal(one.tensor, two.tensor)
+        if not (is_constant and is_alike and torch.equal(one.tensor, two.tensor)):
+            return False
+        first, second = (
+            torch.view_as_real(each.tensor) if each.tensor.is_complex() else each.tensor for each in (one, two)
+        )
+        return not first.is_floating_point() or torch.equal(first.signbit(), second.signbit())
 
 
 class ValueNumbering:
@@ -189,7 +194,7 @@ class ValueNumbering:
             return tuple(self.form(part) for part in value)
         if isinstance(value, slice):
             return "slice", self.form((value.start, value.stop, value.step))
-        return type(value), value
+        return type(value), value, str(value) if isinstance(value, float) else None  # 0.0 is equal to -0.0
 
     def _truth(self, relation: Relation) -> object:
         try:

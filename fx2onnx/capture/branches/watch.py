@@ -28,6 +28,7 @@ import torch
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.base.memoized import Bounded
+from fx2onnx.capture.python.held import is_equal_number
 from fx2onnx.capture.python.module_state import host_states
 from fx2onnx.capture.recording.decisions import DecisionTrace
 from fx2onnx.capture.recording.nested import ValuesBefore
@@ -230,11 +231,6 @@ def _is_same(now: list[object], before: list[object]) -> bool:
     if len(now) != len(before):
         return False
     return all(map(is_, now, before)) or all(map(is_equal_number, now, before))
-
-
-def is_equal_number(one: object, other: object) -> bool:
-    """Return whether two values are one, or equal numbers or texts."""
-    return one is other or (type(one) is type(other) and isinstance(one, int | float | str) and one == other)
 
 
 def lasting_changes(modules: Iterable[torch.nn.Module]) -> Callable[[FrameType, object], str]:

@@ -16,7 +16,7 @@ from fx2onnx.capture.loops.ragged import SIZE
 from fx2onnx.capture.loops.state import Remade
 from fx2onnx.capture.loops.turns import Turns, become, has_numbers, stacked
 from fx2onnx.capture.python.data_numbers import DataNumber
-from fx2onnx.capture.python.held import MISSING, Value
+from fx2onnx.capture.python.held import MISSING, Value, is_equal_number
 from fx2onnx.capture.python.places import Place, put
 from fx2onnx.capture.recording.values import tensor_info
 from fx2onnx.capture.shapes.symnode import unwrap
@@ -131,7 +131,8 @@ class Kinds:
                 return HandedOn(TensorInfo(torch.bool, ()), torch.device("cpu"), before)
             if before is MISSING:
                 return known if isinstance(known, Constant) else Constant(after)
-            if before is after or (type(before) is type(after) and before == after):
+            is_plain = type(before) is type(after) and not isinstance(before, complex) and before == after
+            if is_plain or is_equal_number(before, after):
                 return known if isinstance(known, Constant) else Constant(before)
             raise Unlike(f"{place.name} is {name_of(before)} before the first turn and {name_of(after)} behind it")
         info = self._type_of(after)
@@ -209,10 +210,9 @@ class Kinds:
         """The form in which a real number goes from turn to turn."""
         if isinstance(known, HandedOn) and known.info.dtype == torch.float64:
             return known
-        if type(before) is float or before is MISSING:
-            is_same = type(after) is float and (before is MISSING or before == after)
-            if is_same and (known is None or (isinstance(known, Constant) and known.value == after)):
-                return known or Constant(after)
+        is_same = type(after) is float and (before is MISSING or is_equal_number(before, after))
+        if is_same and (known is None or (isinstance(known, Constant) and is_equal_number(known.value, after))):
+            return known or Constant(after)
         return self._handed_on(None if before is MISSING else before, torch.float64)
 
     def _handed_on(self, before: Value, dtype: torch.dtype = torch.int64) -> HandedOn:

@@ -515,7 +515,14 @@ def is_same(now: Value, before: Value) -> bool:
         return len(now) == len(before) and all(map(is_same, now, before))
     if isinstance(now, dict):
         return list(now) == list(before) and all(map(is_same, now.values(), before.values()))
-    return isinstance(now, int | float | str | bytes) and now == before
+    return is_equal_number(now, before)
+
+
+def is_equal_number(one: object, other: object) -> bool:
+    """Return whether two values are one, or equal numbers or texts: zeros of one sign."""
+    is_text = isinstance(one, int | float | complex | str | bytes)
+    is_equal = is_text and type(one) is type(other) and one == other
+    return one is other or (is_equal and (bool(one) or repr(one) == repr(other)))
 
 
 def differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:

@@ -106,7 +106,7 @@ def measure(case: Any, seconds: float, profile: bool = False) -> Row:
         statistics.median(one[place] / one[1] for one in rounds) for place in (0, len(sessions) - 1, -1)
     )
     if profile:
-        show_steps(compiled, case.feeds)
+        show_steps(compiled if compiled in sessions else ours, case.feeds)
     return Row(
         case.label,
         case.kind,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from test_contrib import MICROSOFT, check, draw, model_of, results
 
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
-from fx2onnx.semantics.kernels.contrib.recurrent import dynamic_quantize_lstm
 
 Array = np.ndarray
 I8, U8, F32 = np.int8, np.uint8, np.float32
@@ -72,6 +73,34 @@ def test_what_a_quantized_lstm_refuses(wrong: dict[str, Array], attrs: Any, mess
         ort.InferenceSession(model).run(None, {name: value for name, value in feeds.items() if value is not None})
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("dtype", "by_column"), [(I8, False), (U8, True)])
+def test_a_quantized_lstm_of_constant_weights(direction: str, dtype: Any, by_column: bool) -> None:
+    """The second and third runs are those of a plan, which has the weights in another order."""
+    n, outputs = 2 if direction == "bidirectional" else 1, "y last_h last_c"
+    for batch, given in (
+        (1, {}),
+        (3, {"b": 0.2 * draw(n, 8 * HIDDEN)}),
+        (2, {"h": 2 * draw(n, 2, HIDDEN), "c": draw(n, 2, HIDDEN)}),
+    ):
+        feeds = operands(direction, dtype, by_column, **given) | {"x": draw(5, batch, WIDTH)}
+        attrs = {"direction": direction, "hidden_size": HIDDEN}
+        model = onnx.load_from_string(model_of("DynamicQuantizeLSTM", feeds, outputs, MICROSOFT, attrs))
+        fed = [info for info in model.graph.input if info.name in "xhc"]
+        for name in {info.name for info in model.graph.input} - set("xhc"):
+            model.graph.initializer.append(numpy_helper.from_array(feeds[name], name))
+        del model.graph.input[:]
+        model.graph.input.extend(fed)
+        given = {info.name: feeds[info.name] for info in fed}
+        session, (_, wanted) = ort.InferenceSession(model), results("DynamicQuantizeLSTM", feeds, outputs, **attrs)
+        first, *others = (session.run(None, given) for _ in range(3))
+        check((first, wanted), 2e-6)
+        for other in others:
+            np.testing.assert_array_equal(
+                np.concatenate([y.ravel() for y in other]), np.concatenate([y.ravel() for y in first])
+            )
+
+
 def test_weights_that_are_fed_anew() -> None:
     """A session keeps what it made of the weights; written over in place, or given by another array, they count."""
     feeds = {name: value for name, value in operands("forward", I8, False).items() if value is not None}
@@ -96,24 +125,3 @@ def test_a_quantized_lstm_of_nothing(steps: int, batch: int) -> None:
     found, *last = ort.InferenceSession(model).run(None, given)
     assert found.shape == (steps, 2, batch, HIDDEN)
     np.testing.assert_array_equal(last, list(states.values()))
-
-
-class Shared(dict[Any, Any]):
-    """What a step keeps, into which another thread writes right after this one."""
-
-    def __init__(self, others: dict[Any, Any]) -> None:
-        super().__init__()
-        self.others = others
-
-    def __setitem__(self, key: Any, made: Any) -> None:
-        super().__setitem__(key, self.others[key])
-
-
-@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_weights_that_two_threads_feed(direction: str) -> None:
-    feeds, theirs = operands(direction, I8, False), dict[Any, Any]()
-    (want,) = dynamic_quantize_lstm(*feeds.values(), direction=direction)
-    turned = {name: feeds[name][..., ::-1].copy() for name in "wr"}
-    dynamic_quantize_lstm(*(feeds | turned).values(), direction=direction, kept=theirs)
-    (found,) = dynamic_quantize_lstm(*feeds.values(), direction=direction, kept=Shared(theirs))
-    np.testing.assert_array_equal(found, want)

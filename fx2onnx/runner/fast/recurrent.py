@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.fast.compiled import compiled, f32, is_plain, operand, summing, tanh
+from fx2onnx.runner.fast.compiled import compiled, f32, i32, is_plain, number_of, operand, ordered, summing, tanh
 from fx2onnx.semantics.kernels.attention import linear_attention
-from fx2onnx.semantics.kernels.contrib.recurrent import dynamic_quantize_lstm
+from fx2onnx.semantics.kernels.contrib.recurrent import prepare as prepare_quantized
 from fx2onnx.semantics.kernels.elementwise import Call
 from fx2onnx.semantics.kernels.joined_recurrence import GATES, Joined, join, rectifies
 from fx2onnx.semantics.kernels.rnn import is_usual
@@ -185,16 +185,17 @@ def prepare_RNN(facts: Facts) -> Prepared | None:
 
 @compiled
 def _dynamic_lstm(lines: Array, r: Array, scale: Array, h: Array, c: Array, backwards: bool, y: Array, at: int) -> None:
-    """An LSTM whose state is quantized by its own range at each step. The gates are i, o, f, c; r [hidden, 4 * hidden] has whole numbers."""
+    """An LSTM whose state is quantized by its own range at each step. The gates are o, i, f, c, those of sigmoids halved."""
     steps, batch, width = lines.shape
     hidden = width // 4
     sums, codes = np.empty(width, np.float32), np.empty((batch, hidden), np.float32)
     for step in range(steps):
         t = steps - 1 - step if backwards else step
-        low, high = f32(0), f32(0)
+        least, greatest = i32(0), i32(0)
         for b in range(batch):
             for j in range(hidden):
-                low, high = min(low, h[b, j]), max(high, h[b, j])
+                least, greatest = min(least, ordered(h[b, j])), max(greatest, ordered(h[b, j]))
+        low, high = number_of(least), number_of(greatest)
         by = (high - low) / f32(255) if high != low else f32(1)
         zero = min(max(np.rint(-low / by), f32(0)), f32(255))
         for b in range(batch):
@@ -205,20 +206,15 @@ def _dynamic_lstm(lines: Array, r: Array, scale: Array, h: Array, c: Array, back
             _add_product(codes[b], r, 0, width, sums)
             for j in range(width):
                 total = lines[t, b, j] + sums[j] * (by * (scale[0] if scale.size == 1 else scale[j]))
-                sums[j] = tanh(total) if j >= 3 * hidden else tanh(total * f32(0.5)) * f32(0.5) + f32(0.5)
+                sums[j] = tanh(total) if j >= 3 * hidden else tanh(total) * f32(0.5) + f32(0.5)
             for j in range(hidden):
-                cell = sums[2 * hidden + j] * c[b, j] + sums[j] * sums[3 * hidden + j]
+                cell = sums[2 * hidden + j] * c[b, j] + sums[hidden + j] * sums[3 * hidden + j]
                 c[b, j] = cell
-                h[b, j] = sums[hidden + j] * tanh(cell)
+                h[b, j] = sums[j] * tanh(cell)
                 y[t, at, b, j] = h[b, j]
 
 
-def _usual_steps(lines: Array, r: Array, scale: Array, h: Array, c: Array, *others: Any) -> None:
-    lines, r, scale = (np.require(one, FLOAT32, ["C", "W"]) for one in (lines, r, scale))
-    _dynamic_lstm(lines, r, scale, h, c, *others)
-
-
-call_DynamicQuantizeLSTM: Any = partial(dynamic_quantize_lstm, usual_steps=_usual_steps)
+prepare_DynamicQuantizeLSTM: Any = partial(prepare_quantized, usual_steps=_dynamic_lstm)
 
 
 @summing

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fx2onnx.base.escape import plain
+from fx2onnx.base.metadata import DOCS
 
 FLAMES = ("vendor/d3-flame-graph.min.js", "vendor/d3-flame-graph.css")
 """Bars inside each other: the library, and its style."""
@@ -84,7 +85,8 @@ def _shown(value: Any) -> Any:
 def verdict_page(file: str, source: str, verdict: Mapping[str, Any]) -> str:
     """The page as text. ``verdict`` is ``Verdict.as_dict()``: keys that the page does not know are shown as they are."""
     created = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    data = {"file": file, "source": source, "created": created, "verdict": verdict}
+    names = f"{DOCS}verify.html#on-which-inputs"
+    data = {"file": file, "source": source, "created": created, "verdict": verdict, "names": names}
     return document(f"{source} - verification", "assets/verdict.html", data, ("assets/core.js", "assets/verdict.js"))
 
 

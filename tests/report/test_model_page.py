@@ -341,6 +341,35 @@ def test_verdicts_are_told_in_shares_and_words(browser: Any, tmp_path: Path) -> 
         assert opened.complaints == []
 
 
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_parts_of_a_file_are_no_outputs(browser: Any, tmp_path: Path, size: dict[str, int]) -> None:
+    """Weights and scales that differ are told apart from what engines computed; numbers that nobody compared are no zeros."""
+    inf = {"max_abs_error": float("inf"), "allowed": 0.0, "scale": 0.0, "by": "", "ok": False}
+    weights = {"inputs": "weights", "problem": "256 of 256 numbers are not the module's"}
+    rows = [
+        row(engine="weights", output="features.1.0.block.1.fc1.weight", **weights, **inf),
+        row(engine="scales", output="features.7.0.block.2.fc2.bias", **weights, **inf),
+        row(engine="file", output="mask", inputs="inputs", problem="the input vanished", **inf),
+        row(engine="onnxruntime", output="(all)", problem="does not run", **inf),
+        row(engine="onnxruntime", output="y", inputs="seed 1", ok=False),
+    ]
+    ranges = {"x": {"dtype": "float32", "least": -3.78e19, "largest": 1.67e20, "shapes": [[2, 8], [48, 8]]}}
+    verdict = {"ok": False, "rows": rows, "notes": [], "baked": [], "incomplete": "", "ranges": ranges}
+    (tmp_path / "v.html").write_text(verdict_page("m.onnx", "net:make", verdict))
+    opened = Opened(browser, tmp_path / "v.html", size)
+    cards = opened.texts("#cards dd")
+    assert cards[1:3] == ["1onnxruntime", "1on 2 sets of inputs"]
+    assert len(opened.texts("#row-table tbody tr")) == 2
+    assert opened.texts("#part-table tbody td:nth-child(2)") == [one["output"] for one in rows[:3]]
+    assert "0" not in opened.texts("#row-table td")
+    assert [place for place in opened.too_wide() if size is DESK or "row-table" not in place] == []
+    opened.page.fill("#row-search", "seed 1")
+    assert not opened.page.is_visible("#part-table")
+    opened.show("more")
+    assert opened.too_wide() == []
+    assert opened.complaints == []
+
+
 @pytest.mark.long
 def test_a_verdict_fits_on_a_phone(browser: Any, tmp_path: Path) -> None:
     rows = [

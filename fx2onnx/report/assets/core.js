@@ -124,11 +124,12 @@ const ofAllowed = (share) => share <= 1 ? percent(share) : share < MANY_TIMES ? 
 function verdictTable(rows) {
   const tone = (row) => row.ok ? 'good' : 'bad';
   const notation = () => numbers(rows.flatMap((row) => [row.max_abs_error, row.allowed]));
+  const unlessCompared = (row) => isEmpty(row.max_abs_error) ? { allowed: null, scale: null } : {};
   return table([
     { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'verdict', key: 'verdict', tone, desk: true }, { title: 'of allowed', key: 'share', format: ofAllowed, number: true, words: true, tone },
     { title: 'inputs', key: 'inputs', wide: true }, { title: 'problem', key: 'problem', wide: true }, { title: 'largest error', key: 'max_abs_error', notation, number: true, desk: true },
     { title: 'allowed', key: 'allowed', notation, number: true, desk: true }, { title: 'largest number', key: 'scale', notation: numbers, number: true, desk: true }, { title: 'rule', key: 'by', desk: true },
-  ], rows.map((row) => ({ ...row, verdict: row.ok ? 'agrees' : 'differs', share: shareOf(row) })));
+  ], rows.map((row) => ({ ...row, ...unlessCompared(row), verdict: row.ok ? 'agrees' : 'differs', share: shareOf(row) })));
 }
 
 // The head of every page. cards: [title, value, small text, tone].
@@ -137,7 +138,7 @@ function showHead(source, line, cards) {
   byId('machine').textContent = line;
   const toneOf = (value) => value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '';
   byId('cards').replaceChildren(...cards.map(([title, value, small, tone]) =>
-    make('div', {}, make('dt', {}, cut(title, 80)), make('dd', { class: tone || toneOf(value) }, value, make('small', {}, cut(small, 200))))));
+    make('div', {}, make('dt', {}, cut(title, 80)), make('dd', { class: tone || toneOf(value) }, value, make('small', {}, ...breakable(cut(small, 200)))))));
 }
 
 // The names of views stand behind '#view=' in the address: a browser would scroll to an element of that name, past the head.

@@ -87,7 +87,7 @@ function drawGraph(level) {
       ...edges.map(([source, target]) => ({ data: { source, target } })),
     ],
     style: [
-      { selector: 'node', style: { shape: 'round-rectangle', label: 'data(label)', 'text-wrap': 'wrap', 'text-valign': 'center', 'font-size': 13, width: (node) => 20 + 7.4 * Math.max(...node.data('label').split('\n').map((line) => line.length)), height: (node) => 14 + 17 * node.data('label').split('\n').length, 'background-color': 'data(tint)', 'background-opacity': 0.28, 'border-width': 1.2, 'border-color': 'data(tint)', color: ink('ink'), 'font-family': 'system-ui, sans-serif' } },
+      { selector: 'node', style: { shape: 'round-rectangle', label: 'data(label)', 'text-wrap': 'wrap', 'text-valign': 'center', 'font-size': 13, width: (node) => 20 + 7.4 * Math.max(...node.data('label').split('\n').map((line) => line.length)), height: (node) => 14 + 17 * node.data('label').split('\n').length, 'background-color': 'data(tint)', 'background-opacity': 0.28, 'underlay-color': ink('card'), 'underlay-opacity': 1, 'underlay-padding': 0, 'border-width': 1.2, 'border-color': 'data(tint)', color: ink('ink'), 'font-family': 'system-ui, sans-serif' } },
       { selector: 'edge', style: { width: 1.4, 'line-color': ink('soft'), opacity: 0.6, 'curve-style': 'bezier', 'target-arrow-shape': 'triangle', 'target-arrow-color': ink('soft'), 'arrow-scale': 0.9 } },
       { selector: ':selected', style: { 'border-width': 3, 'border-color': ink('accent') } },
     ],

@@ -1,7 +1,8 @@
 'use strict';
 // The page of a verdict: its rows, and whatever else it says, in the form that each value has.
 const MOST_ROWS = 1000;
-const SAID_BY_NAME = ['sizes', 'values']; // of inputs, whose name has both
+const ON_DESK = ['sizes', 'values', 'dtype']; // the name of inputs has the first two
+const PARTS = ['weights', 'scales', 'file']; // of the file, where an engine has its name: no output of it was compared
 const HEADINGS = new Map(Object.entries({ tried: 'Inputs that were compared', ranges: 'Ranges of the inputs', baked: 'Constant inputs', left_out: 'Inputs that were left out' }));
 const heading = (key) => HEADINGS.get(key) || (key.charAt(0).toUpperCase() + key.slice(1)).replaceAll('_', ' ');
 const keysOf = (rows) => [...new Set(rows.flatMap((row) => Object.keys(row)))];
@@ -9,7 +10,7 @@ const keysOf = (rows) => [...new Set(rows.flatMap((row) => Object.keys(row)))];
 // Any value of the JSON: rows as a table, fields and texts as a list, the rest as text.
 function rendered(value) {
   if (Array.isArray(value) && value.every(isObject)) {
-    const columns = keysOf(value).filter((key) => value.some((row) => row[key] !== false)).map((key) => value.some((row) => typeof row[key] === 'number') ? { title: key, key, notation: numbers, number: true } : { title: key.replaceAll('_', ' '), key, wide: true, desk: SAID_BY_NAME.includes(key) });
+    const columns = keysOf(value).filter((key) => value.some((row) => row[key] !== false)).map((key) => value.some((row) => typeof row[key] === 'number') ? { title: key, key, notation: numbers, number: true } : { title: key.replaceAll('_', ' '), key, wide: true, desk: ON_DESK.includes(key) });
     return make('div', { class: 'scroll' }, table(columns, value.slice(0, MOST_ROWS)));
   }
   if (isObject(value) && Object.values(value).every(isObject)) {
@@ -22,16 +23,21 @@ function rendered(value) {
 }
 
 const ROWS = DATA.verdict.rows;
+const isPart = (row) => PARTS.includes(row.engine);
 const TITLE = DATA.verdict.ok ? 'Agrees with eager PyTorch' : DATA.verdict.unverified ? 'Not verified' : 'Differs from eager PyTorch';
 
 VIEWS.rows = { draw() {
   byId('verdict').textContent = TITLE;
+  byId('names').href = DATA.names;
   byId('verdict').className = DATA.verdict.ok ? 'good' : 'bad';
   const fill = () => {
     const wanted = byId('row-search').value.trim().toLowerCase();
     const found = ROWS.filter((row) => (!byId('row-failing').checked || !row.ok) && Object.values(row).some((value) => String(value).toLowerCase().includes(wanted)));
     byId('row-found').textContent = `${found.length} of ${counted(ROWS.length, 'comparison')}${found.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : ''}`;
-    byId('row-table').replaceChildren(verdictTable(found.slice(0, MOST_ROWS)));
+    const parts = found.filter(isPart).slice(0, MOST_ROWS);
+    byId('row-table').replaceChildren(verdictTable(found.filter((row) => !isPart(row)).slice(0, MOST_ROWS)));
+    byId('part-table').closest('article').hidden = !parts.length;
+    byId('part-table').replaceChildren(table([{ title: 'part', key: 'engine', desk: true }, { title: 'name', key: 'output', wide: true }, { title: 'problem', key: 'problem', wide: true }], parts));
   };
   byId('row-search').oninput = byId('row-failing').onchange = fill;
   fill();
@@ -48,7 +54,7 @@ VIEWS.more = { has: () => REST.length > 0, draw() {
 
 const failing = ROWS.filter((row) => !row.ok);
 const worst = ROWS.reduce((most, row) => shareOf(row) !== null && shareOf(row) > (most ? shareOf(most) : -1) ? row : most, null);
-const kinds = (key) => new Set(ROWS.map((row) => row[key]));
+const kinds = (key) => new Set(ROWS.filter((row) => !isPart(row) && !['', '(all)'].includes(row[key])).map((row) => row[key]));
 showHead(DATA.source, `${DATA.file} · ${DATA.created}`, [
   ['verdict', DATA.verdict.ok ? 'agrees' : DATA.verdict.unverified ? 'not verified' : 'differs', failing.length ? `${failing.length} of ${counted(ROWS.length, 'comparison')} differ` : `${counted(ROWS.length, 'comparison')}`],
   ['engines', String(kinds('engine').size), [...kinds('engine')].join(', ')],

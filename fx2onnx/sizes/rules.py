@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TypeAlias
 
 from fx2onnx.sizes.bounds import bounds, known_sign
@@ -283,9 +284,26 @@ def _rounded(op: str, value: Dim) -> Scalar | None:
         size: Scalar = inner.args[0]  # type: ignore[assignment]
         return apply("bit_length", size - 1 if op == "ceil" else apply("floordiv", size, 2))
     top, bottom = fraction(value)
+    if bottom is None:
+        top, bottom = _nearly_fraction(op, value)
     if bottom is None or (op == "trunc" and not (_is_never_negative(top) and _is_never_negative(bottom))):
         return None
     return apply("floordiv", top, bottom) if op != "ceil" else -apply("floordiv", -top, bottom)
+
+
+def _nearly_fraction(op: str, value: Dim) -> tuple[Scalar, int | None]:
+    """``top, bottom`` of a size times the real number nearest to a small fraction, such as ``n * 0.3``, where ``op`` rounds both alike.
+    Errors are below ``1 / bottom``, and at whole numbers there are none where the real number is at most a 2**-54th of itself below
+    the fraction (above it for ``ceil``). ``n * 0.29`` is less than 29 where ``n`` is 100.
+    """
+    ((monomial, factor),) = value.terms.items() if len(value.terms) == 1 else (((), math.inf),)
+    inner = _dyadic_atom(monomial[0]) if len(monomial) == 1 else None
+    if inner is None or value.constant or not 0 < factor < math.inf or not _is_never_negative(inner[0]):
+        return value, None
+    near = Fraction(factor).limit_denominator(MOST_DENOMINATOR)
+    above = Fraction(factor) - near
+    is_alike = float(near) == factor and (-above if op == "ceil" else above) * 2**54 >= -near
+    return (inner[0] * near.numerator, inner[1] * near.denominator) if is_alike else (value, None)
 
 
 def _is_never_negative(value: Scalar) -> bool:
@@ -365,14 +383,6 @@ def _dyadic_atom(atom: Atom) -> tuple[Scalar, int] | None:
     return None if atom.is_real else (Dim({(atom,): 1}), 1)
 
 
-def _root(base: Scalar, exponent: Scalar) -> Scalar | None:
-    return apply("sqrt", base) if exponent == 0.5 else None
-
-
-def _real_already(value: Scalar) -> Scalar | None:
-    return value if is_real_number(value) else None
-
-
 RULES.update(
     {
         "floordiv": (_exact_quotient, _reduced_quotient),
@@ -384,7 +394,7 @@ RULES.update(
         "ceil": (_without_whole_part("ceil"), _in_integers("ceil")),
         "trunc": (_in_integers("trunc"),),
         "round": (_in_integers("round"),),
-        "pow": (_root,),
-        "float": (_real_already,),
+        "pow": (lambda base, exponent: apply("sqrt", base) if exponent == 0.5 else None,),
+        "float": (lambda value: value if is_real_number(value) else None,),
     }
 )

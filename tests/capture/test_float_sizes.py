@@ -67,6 +67,12 @@ FORMULAS: dict[str, Formula] = {
     "int(n / 0.3)": lambda n: int(n / 0.3),
     "ceil(n / 0.7)": lambda n: math.ceil(n / 0.7),
     "round(n * 0.35)": lambda n: round(n * 0.35),
+    "n / 30 by a product": lambda n: int(30 * n * (1 / 30)) + int(n * (1 / 30)),
+    "n / 49 by a product": lambda n: int(49 * n * (1 / 49)) + math.ceil(n * (1 / 49)),
+    "160 of 441": lambda n: int(n * (160 / 441)) + math.ceil(n * (160 / 441)),
+    "ceil(n * 0.1)": lambda n: math.ceil(n * 0.1),
+    "ceil(n * 0.29)": lambda n: math.ceil(n * 0.29),
+    "-(n * 0.3)": lambda n: 10_000 - math.floor(n * -0.3),
     "n // 0.1": lambda n: int(n // 0.1),
     "n // 4.2": lambda n: int(n // 4.2),
     "1e4 // (n * 0.1)": lambda n: int(1e4 // (n * 0.1)),
@@ -135,6 +141,20 @@ def test_sizes_of_interpolation(scale: float) -> None:
         assert formula(torch.empty(1, 1, n)).shape[2] == int(n * scale)
     for engine, found in _computed(dim).items():
         np.testing.assert_array_equal(found[-len(sizes) :], wanted, err_msg=engine)
+
+
+@pytest.mark.parametrize("factor", [12, 30, 441])
+def test_resampled_to_a_part_and_back_it_is_as_long(factor: int) -> None:
+    """The factor's reciprocal is no binary fraction, and the product with a multiple of the factor is exact at every length."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        high = torch.nn.functional.interpolate(x, scale_factor=float(factor))
+        low = torch.nn.functional.interpolate(high, scale_factor=1 / factor, mode="linear")
+        return low * x, torch.nn.functional.interpolate(low, scale_factor=factor, mode="linear") + high
+
+    others = [(torch.rand(1, 2, n),) for n in (1, 4, 17)]
+    result = check(program, (torch.rand(1, 2, 9),), others=others, dynamic_shapes=({2: "n"},))
+    assert not result.report.assumptions
 
 
 def test_a_power_of_one_number_is_rounded_as_in_c() -> None:

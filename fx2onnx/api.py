@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from inspect import signature
 from typing import Any, BinaryIO
 
 from fx2onnx.base.packages import require
@@ -259,7 +260,10 @@ def export_folder(
     """
     require("torch")
     from fx2onnx.exporting.folder import write_folder
+    from fx2onnx.sources import resolve
 
+    known = signature(resolve).parameters.keys() | signature(export_folder).parameters.keys()
+    refuse_unknown("export_folder", options, known - {"options"})
     precision, of_source = precision_or_dtype(dtype, io)
     exported = ExportOptions.of(
         opset_version=opset_version,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,10 +80,14 @@ def attest(
     Returns: the statement (docs/attestation.md). Raises: ``VerificationError`` E304 where anything has another digest, E501;
     ``UserError`` E001, E302, E303.
     """
+    from fx2onnx.exporting.options import refuse_unknown
     from fx2onnx.irx.given import place_of
     from fx2onnx.proof import attest as proof
     from fx2onnx.proof.attest import read_statement, statement_path
+    from fx2onnx.sources import resolve
 
+    known = signature(resolve).parameters.keys() | signature(attest).parameters.keys() | {"stand_ins"}
+    refuse_unknown("attest", options, known - {"options"})
     place = None if out is None else Path(out)
     if not (file := place_of(path)):
         what = f"a statement is about a file, and {type(path).__name__} is in memory"
@@ -133,8 +138,6 @@ def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8"
 
     Returns: ``OptimizeResult``. Raises: ``UserError``; ``VerificationError`` where the file would differ from ``model``.
     """
-    from inspect import signature
-
     from fx2onnx.exporting.options import refuse_unknown
     from fx2onnx.steps.pipeline import optimize_model
 

@@ -64,6 +64,23 @@ def test_an_unknown_keyword_says_what_to_write(name: str, step: str) -> None:
     assert caught.value.next[0].startswith(step)
 
 
+@pytest.mark.parametrize(
+    ("function", "name", "meant"),
+    [
+        (fx2onnx.export_folder, "opset", "opset_version"), (fx2onnx.export_folder, "quantise", "quantize"),
+        (fx2onnx.export_folder, "image_sizes", "image_size"), (fx2onnx.attest, "sources", "source"),
+        (fx2onnx.attest, "weight", "weights"),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_of_a_source_says_what_to_write(tmp_path: Path, function: Any, name: str, meant: str) -> None:
+    with pytest.raises(fx2onnx.UserError, match=f"E001.*{function.__name__} has no argument '{name}'") as caught:
+        function("hf:llama", tmp_path / "out", **{name: 17}) if function is fx2onnx.export_folder else function(
+            "m.onnx", **{name: 17}
+        )
+    assert caught.value.next[0] == f"did you mean {meant}?"
+    assert not list(tmp_path.iterdir())
+
+
 def test_defaults_are_no_warning() -> None:
     usual = {name: values[0] for name, (values, _) in TORCH_ONLY.items()}
     usual["operator_export_type"] = torch.onnx.OperatorExportTypes.ONNX

@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 EIGHT_BITS = ("int8", "float8_e4m3fn")
 """The dtypes of caches that are rounded."""
 
-_OF_STEPS = ("forced_bos_token_id", "forced_eos_token_id", "begin_suppress_tokens", "min_new_tokens")
-"""Rules of generation_config.json for the first or the last new tokens, which would hold for each of single tokens."""
+_OF_STEPS = (
+    "forced_bos_token_id", "forced_eos_token_id", "begin_suppress_tokens", "min_new_tokens",
+    "exponential_decay_length_penalty", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size",
+)  # fmt: skip
+"""Rules of generation_config.json for the prompt, the first or the last new tokens, which would hold for each of single tokens."""
 
 
 @dataclass(frozen=True)

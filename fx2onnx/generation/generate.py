@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -26,8 +27,9 @@ from fx2onnx.generation.prompt import (
     start_of,
     token_ids,
 )
+from fx2onnx.generation.scores import Chooser, Rule, RulesOf
 from fx2onnx.generation.searches import DRAFTED, BeamSearch, CachedTokens, CutCache, HeadDrafter, drafter_of, following
-from fx2onnx.generation.settings import Chooser, GenerateSettings, Rule, last_rules, rules_of, settings_of
+from fx2onnx.generation.settings import GenerateSettings, settings_of
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.manifest.names import HIDDEN
@@ -63,8 +65,9 @@ def generate(
     early are filled with the pad token. ``on_token`` is called with the tokens [batch] of every step. ``more`` are inputs of
     the model and settings by transformers' names: do_sample, temperature, top_k, top_p, min_p, repetition_penalty,
     no_repeat_ngram_size, min_new_tokens, max_length, num_beams, length_penalty, early_stopping, num_return_sequences,
-    stop_strings, streamer, seed, prefix_allowed_tokens_fn, logits_processor, stopping_criteria, assistant (a folder that drafts
-    tokens), use_mtp (the folder's own head drafts), num_assistant_tokens, adapter (the name of a LoRA adapter in the folder).
+    max_time, stop_strings, streamer, seed, sequence_bias, typical_p and further rules (docs/generation.md),
+    prefix_allowed_tokens_fn, logits_processor, stopping_criteria, assistant (a folder that drafts tokens), use_mtp (the folder's
+    own head drafts), num_assistant_tokens, adapter (the name of a LoRA adapter in the folder).
 
     Returns: prompt and new tokens [batch, length + new], of an encoder-decoder the decoder's tokens; a torch tensor
     where ``input_ids`` (or another input) is one; the new text where text is given.
@@ -142,11 +145,14 @@ class _Run:
     stop: Stop
     handed: Callable[[Array], Any]
     choose: Chooser
+    read: Array | None = None
+    """The tokens [rows, length] of the prompt, of an encoder-decoder those of the encoder."""
 
     def tokens(self, arrays: dict[str, Array], on_token: Callable[[Array], Any] | None) -> Array:
         """Prompt and new tokens."""
         model, settings, streamer = self.model, self.settings, self.settings.streamer
         adapter = model.adapter(settings.adapter)
+        self.read = arrays.get("input_ids")
         ids, mask, states, fixed = start_of(model, arrays, self.stop.max_new_tokens, adapter)
         fixed = {**fixed, **adapter}
         stream = model.main.form.input("stream")
@@ -177,18 +183,21 @@ class _Run:
         return result if rows is None else rows.unshifted(result, self.stop.pad)
 
     def _rules(self, ids: Array, mask: Array) -> list[Rule]:
-        said, stop = self.model.generation_config, self.stop
         padding = (mask != 0).argmax(1) if mask.shape == ids.shape else np.zeros(len(ids), np.int64)
-        first = rules_of(self.settings, said, stop.eos, self.handed, padding)
-        return [*first, *_rules(self.model, stop), *last_rules(self.settings, said, self.handed)]
+        said, stop = self.model.generation_config, self.stop
+        return RulesOf(
+            self.settings, said, list(stop.eos), stop.max_new_tokens, self.handed, padding, self.read, self.model.folder
+        ).in_order()
 
     def _ends(self) -> Callable[[Array, Array | None], Array]:
         """A mask of the rows that are complete, by stop strings and by the user's functions."""
         strings, criteria = self.settings.stop_strings, self.settings.stopping_criteria or ()
+        last = None if self.settings.max_time is None else time.monotonic() + self.settings.max_time
         by_string = StopStrings(strings, tokenizer_of(self.model, "leave out the stop strings")) if strings else None
 
         def ends(tokens: Array, scores: Array | None) -> Array:
             found = np.zeros(len(tokens), bool) if by_string is None else by_string(tokens)
+            found |= last is not None and time.monotonic() > last
             given = None if scores is None else self.handed(scores)
             for function in criteria:
                 found |= rows_that_end(function(self.handed(tokens), given), len(found))
@@ -279,7 +288,7 @@ class _Run:
             return logits[:, -1].astype(np.float32)
 
         ends = self._ends()
-        return search.run(ids, advance, self._rules(ids, mask), lambda tokens: ends(tokens, None))
+        return search.run(ids, advance, self._rules(ids, mask), lambda tokens: ends(tokens, None), self.choose)
 
 
 def _taker(model: OpenedFolder, ids: Array, step: int) -> Graph:
@@ -372,27 +381,3 @@ def _embedded(
         following = states[_LAST_POSITION][:, None] + 1 + np.arange(ids.shape[1])
         places = np.repeat(following[None], len(places), axis=0)
     return outputs, places
-
-
-def _rules(model: OpenedFolder, stop: Stop) -> list[Rule]:
-    """The rules of generation_config.json for scores, as functions that change scores [batch, vocabulary] in place."""
-    said = model.generation_config
-    always, first = said.get("suppress_tokens") or [], said.get("begin_suppress_tokens") or []
-    bos, eos = said.get("forced_bos_token_id"), said.get("forced_eos_token_id")
-
-    def suppress(scores: Array, tokens: Array, step: int) -> None:
-        is_first = step == int(bos is not None and tokens.shape[1] - step == 1)  # behind the token that is forced
-        chosen = always + (first if is_first else [])
-        scores[:, [token for token in chosen if 0 <= token < scores.shape[1]]] = -np.inf
-
-    def force(scores: Array, tokens: Array, step: int) -> None:
-        token = eos if step == stop.max_new_tokens - 1 and eos is not None else bos if tokens.shape[1] == 1 else None
-        if token is not None:
-            if not all(0 <= forced < scores.shape[1] for forced in (token if isinstance(token, list) else [token])):
-                why = f"the vocabulary has {scores.shape[1]}"
-                raise UserError("E302", f"generation_config.json of '{model.folder}' forces the token {token}", why=why)
-            scores[:] = -np.inf
-            scores[:, token] = 0
-
-    is_asked = {suppress: bool(always or first), force: bos is not None or eos is not None}
-    return [rule for rule, asked in is_asked.items() if asked]

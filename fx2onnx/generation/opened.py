@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fx2onnx.files import onnx_adapter
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.staging import locked
 from fx2onnx.generation.engine import Graph, as_array, cast, check_feeds, check_known, dtype_of, shape_of
+from fx2onnx.generation.settings import ONE_OR_MORE, RULES, TOKEN, may_be
 from fx2onnx.manifest.form import FIXED, Kind, changed_copies, file_now, graph_files, read_manifest
 from fx2onnx.manifest.names import PAST
 
@@ -43,50 +44,20 @@ def read_config(folder: Path, name: str, file: Path | None = None) -> dict[str, 
 def _check(path: Path, part: str, stated: Mapping[str, Any]) -> None:
     for field, (is_right, what) in _FIELDS.items():
         value = stated.get(field)
-        if value is not None and not is_right(value):
+        if value is not None and not may_be(value, is_right):
             name = f"{part}.{field}" if part else field
             raise UserError("E302", f"cannot read '{path}'", why=f"{name} is {value!r:.60}, not {what}")
 
 
-def _is_token(value: Any) -> bool:
-    return type(value) is int and abs(value) < 2**31
-
-
-def _are_tokens(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_token, value))
-
-
-def _are_words(value: Any) -> bool:
-    return isinstance(value, list) and all(_are_tokens(word) and word and min(word) >= 0 for word in value)
-
-
-def _is_factor(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < float("inf")
-
-
-_TOKEN = (_is_token, "a token")
-_TOKENS = (_are_tokens, "a list of tokens")
-_ONE_OR_MORE = (lambda value: _is_token(value) or _are_tokens(value), "a token or a list of tokens")
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "eos_token_id": _ONE_OR_MORE,
-    "pad_token_id": _TOKEN,
-    "bos_token_id": _TOKEN,
-    "decoder_start_token_id": _ONE_OR_MORE,
-    "forced_bos_token_id": _ONE_OR_MORE,
-    "forced_eos_token_id": _ONE_OR_MORE,
-    "suppress_tokens": _TOKENS,
-    "begin_suppress_tokens": _TOKENS,
-    "bad_words_ids": (_are_words, "a list of lists of tokens"),
-    "min_length": (_is_token, "a number of tokens"),
-    "max_new_tokens": (_is_token, "a number of tokens"),
-    "repetition_penalty": (_is_factor, "a positive number"),
+_FIELDS = RULES | {
+    "eos_token_id": ONE_OR_MORE,
+    "pad_token_id": TOKEN,
+    "bos_token_id": TOKEN,
+    "decoder_start_token_id": ONE_OR_MORE,
+    "max_new_tokens": (TOKEN[0], "a number of tokens"),
+    "repetition_penalty": RULES["encoder_repetition_penalty"],
 }
-
-
-_NOT_FOLLOWED = {
-    "sequence_bias": None, "exponential_decay_length_penalty": None, "guidance_scale": 1, "encoder_repetition_penalty": 1,
-    "encoder_no_repeat_ngram_size": 0, "watermarking_config": None, "stop_strings": None,
-}  # fmt: skip
+_NOT_FOLLOWED = {"guidance_scale": 1, "watermarking_config": None, "stop_strings": None}
 """Keys of generation_config.json that change tokens in transformers alone, with the value that changes nothing."""
 
 CACHE = "past_key_values"

@@ -16,7 +16,7 @@ import numpy as np
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.engine import Graph, as_array
 from fx2onnx.generation.opened import OpenedFolder
-from fx2onnx.generation.settings import Chooser, Rule, softmax
+from fx2onnx.generation.scores import Chooser, Rule, largest, log_softmax, softmax
 from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import FIXED
 from fx2onnx.manifest.names import HIDDEN
@@ -262,7 +262,14 @@ class BeamSearch:
     length_penalty: float
     early_stopping: bool | str
 
-    def run(self, prompt: Array, advance: Advance, rules: Sequence[Rule], ends: Callable[[Array], Array]) -> Array:
+    def run(
+        self,
+        prompt: Array,
+        advance: Advance,
+        rules: Sequence[Rule],
+        ends: Callable[[Array], Array],
+        choose: Chooser,
+    ) -> Array:
         """Tokens [prompts * wanted, length]. ``prompt`` has a row for each beam; ``ends`` tells which rows are complete."""
         beams, start = self.beams, prompt.shape[1]
         count, total = len(prompt) // beams, start + self.new
@@ -280,19 +287,19 @@ class BeamSearch:
         hopeful, origin, length = np.ones((count, 1), bool), np.arange(count * beams), start
         while True:
             tokens = running[:, :, :length].reshape(count * beams, length)
-            logs = _log_softmax(advance(tokens, origin))
+            logs = log_softmax(advance(tokens, origin))
             for rule in rules:
                 rule(logs, tokens, length - start)
             vocabulary = logs.shape[1]
             summed = (logs.reshape(count, beams, vocabulary) + scores[:, :, None]).reshape(count, -1)
-            places = _largest(summed, keep)
+            places = choose.several(summed, keep)
             logs_kept, parents = np.take_along_axis(summed, places, 1), places // vocabulary
             sequences = np.take_along_axis(running, parents[:, :, None], 1)
             sequences[:, :, length] = places % vocabulary
             hits = ends(sequences[:, :, : length + 1].reshape(count * keep, -1)).reshape(count, keep)
             hits |= np.isin(sequences[:, :, length], self.eos) | (length + 1 >= total)
             live = logs_kept + hits * _NEVER
-            chosen = _largest(live, beams)
+            chosen = largest(live, beams)
             running = np.take_along_axis(sequences, chosen[:, :, None], 1)
             scores = np.take_along_axis(live, chosen, 1)
             origin = (np.take_along_axis(parents, chosen, 1) + np.arange(count)[:, None] * beams).reshape(-1)
@@ -315,7 +322,7 @@ class BeamSearch:
         scores = scores + is_full * _NEVER + ~hopeful * _NEVER + ~ended * _NEVER
         more = {"sequences": sequences, "scores": scores, "lengths": np.full(ended.shape, length), "done": ended}
         merged: dict[str, Any] = {name: np.concatenate([found[name], more[name]], 1) for name in found}
-        places = _largest(merged["scores"], self.beams)
+        places = largest(merged["scores"], self.beams)
         return {
             name: np.take_along_axis(value, places[:, :, None] if value.ndim == 3 else places, 1)
             for name, value in merged.items()
@@ -327,18 +334,3 @@ class BeamSearch:
         best = scores[:, :1] / np.float32(length**self.length_penalty)
         worst = np.where(found["done"], found["scores"].min(1, keepdims=True), _NEVER)
         return np.asarray((best > worst).any(1, keepdims=True))
-
-
-def _largest(scores: Array, count: int) -> Array:
-    """The places of the ``count`` largest in each row, in order."""
-    places = np.argpartition(-scores, count - 1, axis=1)[:, :count] if count < scores.shape[1] else None
-    if places is None:
-        return np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    places = np.sort(places, axis=1)
-    order = np.argsort(-np.take_along_axis(scores, places, 1), axis=1, kind="stable")
-    return np.take_along_axis(places, order, 1)
-
-
-def _log_softmax(scores: Array) -> Array:
-    shifted = scores - scores.max(-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))

@@ -1,13 +1,10 @@
-"""Settings of ``generate`` by transformers' names: what they may be, and the scores that they change.
-
-Source: transformers 5.23, ``generation/logits_process.py``; the order of the rules is that of ``_get_logits_processor``.
-"""
+"""Settings of ``generate`` by transformers' names, and what they may be."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, TypeAlias
 
@@ -17,8 +14,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.options import INPUTS, SAMPLING, option
 from fx2onnx.judge.engines import Array
 
-Rule: TypeAlias = Callable[[Array, Array, int], None]
-"""Changes scores [rows, vocabulary] in place, of the tokens [rows, length] before and the number of the step."""
+_Check: TypeAlias = tuple[Callable[[Any], bool], str]
+"""A test of a value, and words for those that pass."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +43,13 @@ class GenerateSettings:
     num_assistant_tokens: int | None = option(None, "Tokens to draft before they are checked (5).", panel=SAMPLING)
     adapter: str | None = option(None, "Name of a LoRA adapter in the folder.", panel=SAMPLING)
     streamer: Any = None
+    max_time: float | None = None
     seed: int | None = option(None, "Seed of random numbers.", panel=INPUTS)
     prefix_allowed_tokens_fn: Callable[[int, Any], Sequence[int]] | None = None
     logits_processor: Sequence[Callable[[Any, Any], Any]] = ()
     stopping_criteria: Sequence[Callable[[Any, Any], Any]] = ()
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of ``RULES`` that are given."""
 
     @property
     def drafts(self) -> bool:
@@ -65,22 +65,23 @@ class GenerateSettings:
         return self.beams if self.beams > 1 else self.num_return_sequences
 
 
-NAMES = frozenset(each.name for each in fields(GenerateSettings))
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-_SPELT = (*sorted(NAMES), "max_new_tokens", "eos_token_id", "pad_token_id", "on_token")
+NAMES = frozenset(each.name for each in fields(GenerateSettings)) - {"rules"}
+NEUTRAL: dict[str, Any] = {
+    "temperature": 1.0, "top_h": None, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0,
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+}  # fmt: skip
+"""Settings of sampling, with the value that changes nothing."""
 _BEAMS = ("length_penalty", "early_stopping")
-_TAKEN: dict[str, tuple[Any, ...]] = {"use_cache": (True, None), "typical_p": (1.0, None), "penalty_alpha": (None,)}
-"""The values of further settings of transformers that change nothing."""
 _OTHERS = (
-    "generation_config", "num_beam_groups", "diversity_penalty", "bad_words_ids", "force_words_ids", "constraints",
-    "assistant_model", "prompt_lookup_num_tokens", "guidance_scale", "epsilon_cutoff", "eta_cutoff", "top_h", "sequence_bias",
-    "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "renormalize_logits",
-    "return_dict_in_generate", "output_scores", "output_logits", "output_attentions", "output_hidden_states", "max_time",
-    "dola_layers", "watermarking_config", "cache_implementation", "synced_gpus", "custom_generate", "tokenizer", "min_length",
-    "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "bos_token_id", "token_healing",
-    "decoder_start_token_id", "remove_invalid_values", "prefill_chunk_size", "assistant_confidence_threshold", "cache_config",
+    "generation_config", "num_beam_groups", "diversity_penalty", "force_words_ids", "constraints", "penalty_alpha",
+    "assistant_model", "prompt_lookup_num_tokens", "guidance_scale", "return_dict_in_generate", "output_scores",
+    "output_logits", "output_attentions", "output_hidden_states", "dola_layers", "watermarking_config",
+    "cache_implementation", "synced_gpus", "custom_generate", "tokenizer", "bos_token_id", "token_healing", "use_cache",
+    "decoder_start_token_id", "prefill_chunk_size", "assistant_confidence_threshold", "cache_config",
     "num_assistant_tokens_schedule", "max_matching_ngram_size", "compile_config", "disable_compile", "low_memory",
 )  # fmt: skip
+_NOTHING = {"use_cache": True, "guidance_scale": 1, "num_beam_groups": 1}
+"""The values of these that change nothing; of the others False and 0."""
 
 
 def _are_functions(value: Any) -> bool:
@@ -110,6 +111,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "min_new_tokens": (lambda number: number == int(number) and number >= 0, "a whole number"),
     "num_beams": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "num_return_sequences": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
+    "max_time": (lambda number: number > 0, "a number of seconds"),
     "max_length": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "num_assistant_tokens": (lambda number: number == int(number) and number >= 1, "a whole number from 1 on"),
     "length_penalty": (lambda number: abs(number) < np.inf, "a number"),
@@ -132,41 +134,104 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+def _is_token(value: Any) -> bool:
+    return type(value) is int and abs(value) < 2**31
+
+
+def _are_tokens(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_token, value))
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, list | tuple) and _are_tokens(list(value)) and min(value, default=-1) >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < np.inf
+
+
+def _are_biases(value: Any) -> bool:
+    pairs = list(value.items() if isinstance(value, Mapping) else value)
+    return all(len(pair) == 2 and _is_word(pair[0]) and _is_number(pair[1]) for pair in pairs)
+
+
+TOKEN: _Check = (_is_token, "a token")
+ONE_OR_MORE: _Check = (lambda value: _is_token(value) or _are_tokens(value), "a token or a list of tokens")
+_TOKENS: _Check = (_are_tokens, "a list of tokens")
+_FACTOR: _Check = (lambda value: _is_number(value) and value > 0, "a positive number")
+_COUNT: _Check = (lambda value: _is_token(value) and value >= 0, "a number of tokens")
+_BOOL: _Check = (lambda value: type(value) is bool, "True or False")
+_SHARE: _Check = (lambda value: _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1")
+_CHANCE: _Check = (lambda value: _is_number(value) and 0 <= value < 1, "a number from 0 on, below 1")
+RULES: dict[str, _Check] = {
+    "sequence_bias": (_are_biases, "a list of a list of tokens and a number each: [[[5, 6], 2.0]]"),
+    "encoder_repetition_penalty": _FACTOR,
+    "encoder_no_repeat_ngram_size": _COUNT,
+    "bad_words_ids": (lambda value: isinstance(value, list) and all(map(_is_word, value)), "a list of lists of tokens"),
+    "min_length": _COUNT,
+    "forced_bos_token_id": ONE_OR_MORE,
+    "forced_eos_token_id": ONE_OR_MORE,
+    "remove_invalid_values": _BOOL,
+    "exponential_decay_length_penalty": (
+        lambda value: len(value) == 2 and all(map(_is_number, value)) and value[1] > 0,
+        "the number of tokens where it begins, and a factor: (20, 1.1)",
+    ),
+    "suppress_tokens": _TOKENS,
+    "begin_suppress_tokens": _TOKENS,
+    "top_h": _SHARE,
+    "typical_p": _SHARE,
+    "epsilon_cutoff": _CHANCE,
+    "eta_cutoff": _CHANCE,
+    "renormalize_logits": _BOOL,
+}
+"""Rules of generation_config.json for scores that a call may give, too, and the values of each."""
+_SPELT = (*sorted({*NAMES, *RULES}), "max_new_tokens", "eos_token_id", "pad_token_id", "on_token")
+
+
+def may_be(value: Any, check: Callable[[Any], bool]) -> bool:
+    """Return whether a value is possible; one that ``check`` cannot read is not."""
+    try:
+        return bool(check(value))
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
 def settings_of(inputs: Collection[str], given: dict[str, Any]) -> GenerateSettings:
     """The settings among ``given``, which are taken out of it; a name in ``inputs`` is the model's own.
 
     Raises:   UserError E001 for a value out of range and for settings that contradict, E401 for others of transformers.
     """
-    for name in [name for name in given if name not in inputs and (name in _TAKEN or name in _OTHERS)]:
+    for name in [name for name in given if name not in inputs and name in _OTHERS]:
         value = given.pop(name)
-        if value is not None and value not in _TAKEN.get(name, (False,)):
+        if value is not None and value != _NOTHING.get(name, False):
             raise UserError(
                 "E401", f"generate has no setting {name}={value!r:.60}", next=f"it has {', '.join(sorted(_SPELT))}"
             )
     for name in given:
-        close = [] if name in NAMES or name in inputs else difflib.get_close_matches(name, _SPELT, n=1, cutoff=0.8)
+        close = (
+            []
+            if name in NAMES or name in RULES or name in inputs
+            else difflib.get_close_matches(name, _SPELT, n=1, cutoff=0.8)
+        )
         if close:
             raise UserError("E401", f"generate has no setting {name!r}", next=f"did you mean {close[0]}?")
-    found = {name: given.pop(name) for name in [name for name in given if name in NAMES and name not in inputs]}
+    known = {**RANGES, **RULES}
+    found = {name: given.pop(name) for name in [name for name in given if name in (NAMES | RULES.keys()) - {*inputs}]}
     found = {name: value for name, value in found.items() if value is not None}
-    for name, (may_be, words) in RANGES.items():
-        try:
-            is_right = name not in found or bool(may_be(found[name]))
-        except (AttributeError, TypeError, ValueError):
-            is_right = False
-        if not is_right:
+    for name, (check, words) in known.items():
+        if name in found and not may_be(found[name], check):
             raise UserError("E001", f"{name}={found[name]!r:.60} is not possible", next=f"{name} is {words}")
     if isinstance(found.get("stop_strings"), str):
         found["stop_strings"] = (found["stop_strings"],)
-    settings = GenerateSettings(**found)
-    _check_together(settings, found)
+    rules = {name: found.pop(name) for name in RULES if name in found}
+    settings = GenerateSettings(**found, rules=rules)
+    _check_together(settings, found | rules)
     return settings
 
 
 def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> None:
     """Raises UserError E001 for settings that contradict."""
-    neutral = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "top_k": 0}
-    asked = [name for name in _SAMPLING if name in found and found[name] != neutral[name]]
+    asked = [name for name, neutral in NEUTRAL.items() if name in found and found[name] != neutral]
     count, beams = settings.num_return_sequences, settings.beams
     wrong = next(
         (
@@ -177,7 +242,6 @@ def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> Non
                     f"{', '.join(asked)} without sampling",
                     "do_sample=True (--do-sample)",
                 ),
-                (settings.do_sample and beams > 1, "do_sample with num_beams", "leave out one of the two"),
                 (
                     settings.seed is not None and not settings.do_sample,
                     "a seed without sampling",
@@ -221,167 +285,3 @@ def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> Non
     )
     if wrong:
         raise UserError("E001", f"generate cannot do {wrong[0]}", next=wrong[1])
-
-
-def rules_of(
-    settings: GenerateSettings,
-    said: Mapping[str, Any],
-    eos: Sequence[int],
-    handed: Callable[[Array], Any],
-    padding: Array,
-) -> list[Rule]:
-    """Rules of the settings that stand before those of generation_config.json about single tokens.
-
-    ``handed`` makes of an array what a function of the user gets. Each row begins with that much ``padding``.
-    """
-    rules: list[Rule] = []
-    penalty = _chosen(settings.repetition_penalty, said, "repetition_penalty", 1.0)
-    size = int(_chosen(settings.no_repeat_ngram_size, said, "no_repeat_ngram_size", 0))
-    allowed = settings.prefix_allowed_tokens_fn
-
-    def penalise(scores: Array, tokens: Array, _: int) -> None:
-        for row, seen, first in zip(scores, tokens, padding, strict=True):
-            seen = np.unique(seen[first:])
-            row[seen] = np.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
-
-    def forbid_repeats(scores: Array, tokens: Array, _: int) -> None:
-        for row, seen in zip(scores, tokens, strict=True):
-            if len(seen) + 1 < size:
-                continue
-            windows = np.lib.stride_tricks.sliding_window_view(seen, size) if len(seen) >= size else np.empty((0, size))
-            last = seen[len(seen) - size + 1 :]
-            row[windows[(windows[:, :-1] == last).all(1), -1].astype(np.int64)] = -np.inf
-
-    def allow(scores: Array, tokens: Array, _: int) -> None:
-        assert allowed is not None
-        for index, (row, seen) in enumerate(zip(scores, tokens, strict=True)):
-            returned = allowed(index // settings.copies, handed(seen))
-            try:
-                may = whole_numbers(returned)
-                why = "it gave none" if not may.size else f"it gave {may.tolist()[:8]}, the vocabulary has {len(row)}"
-            except (TypeError, ValueError):
-                may, why = np.empty(0, np.int64), f"it gave {returned!r:.60}"
-            if not may.size or may.min() < 0 or may.max() >= len(row):
-                raise UserError(
-                    "E401",
-                    "prefix_allowed_tokens_fn has to give tokens of the vocabulary",
-                    why=why,
-                    next=f"return a list of one or more token ids from 0 to {len(row) - 1}",
-                )
-            kept = row[may].copy()
-            row[:] = -np.inf
-            row[may] = kept
-
-    if penalty != 1.0:
-        rules.append(penalise)
-    if size:
-        rules.append(forbid_repeats)
-    rules += _forbidding(settings, said, eos)
-    if allowed is not None:
-        rules.append(allow)
-    return rules
-
-
-def _forbidding(settings: GenerateSettings, said: Mapping[str, Any], eos: Sequence[int]) -> list[Rule]:
-    """Rules against words, and against an end before there are enough tokens."""
-    least = _chosen(settings.min_new_tokens, said, "min_new_tokens", None)
-    shortest = int(said.get("min_length") or 0) if least is None else 0
-    words = [word for word in said.get("bad_words_ids") or () if word not in [[end] for end in eos]]
-
-    def forbid_words(scores: Array, tokens: Array, _: int) -> None:
-        for *before, last in words:
-            start = tokens.shape[1] - len(before)
-            if start >= 0 and last < scores.shape[1]:
-                scores[(tokens[:, start:] == np.array(before, np.int64)).all(1), last] = -np.inf
-
-    def wait(scores: Array, tokens: Array, step: int) -> None:
-        if step < int(least or 0) or tokens.shape[1] < shortest:
-            scores[:, list(eos)] = -np.inf
-
-    return [*([forbid_words] if words else []), *([wait] if (least or shortest) and eos else [])]
-
-
-def last_rules(settings: GenerateSettings, said: Mapping[str, Any], handed: Callable[[Array], Any]) -> list[Rule]:
-    """The user's functions of scores, and what narrows down the tokens to sample from."""
-    rules: list[Rule] = []
-    for function in settings.logits_processor or ():
-
-        def apply(scores: Array, tokens: Array, _: int, function: Callable[[Any, Any], Any] = function) -> None:
-            returned = np.asarray(function(handed(tokens), handed(scores.copy())))
-            if returned.shape != scores.shape or returned.dtype.kind not in "fiu":
-                what = f"a function of logits_processor returned {returned.dtype}{list(returned.shape)}"
-                raise UserError("E401", what, next=f"return scores as it gets them, {list(scores.shape)}")
-            scores[:] = returned
-
-        rules.append(apply)
-    if settings.do_sample:
-        temperature = float(_chosen(settings.temperature, said, "temperature", 1.0))
-        top_k = int(_chosen(settings.top_k, said, "top_k", 50))
-        top_p, min_p = (float(_chosen(getattr(settings, n), said, n, d)) for n, d in (("top_p", 1.0), ("min_p", 0.0)))
-        rules.append(lambda scores, tokens, step: _narrow(scores, temperature, top_k, top_p, min_p))
-    return rules
-
-
-def _chosen(given: Any, said: Mapping[str, Any], name: str, usual: Any) -> Any:
-    if given is not None:
-        return given
-    return said[name] if said.get(name) is not None else usual
-
-
-def _narrow(scores: Array, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
-    """Divide by the temperature, and leave out unlikely tokens."""
-    scores /= np.float32(temperature)
-    if 0 < top_k < scores.shape[1]:
-        least = np.partition(scores, -top_k, axis=1)[:, -top_k, None]
-        scores[scores < least] = -np.inf
-    if top_p < 1:
-        order = np.argsort(scores, axis=1, kind="stable")
-        summed = np.cumsum(softmax(np.take_along_axis(scores, order, 1)), axis=1)
-        leave = summed <= np.float32(1 - top_p)
-        leave[:, -1] = False
-        out = np.zeros_like(leave)
-        np.put_along_axis(out, order, leave, 1)
-        scores[out] = -np.inf
-    if min_p > 0:
-        chances = softmax(scores)
-        scores[chances < np.float32(min_p) * chances.max(1, keepdims=True)] = -np.inf
-
-
-def softmax(scores: Array) -> Array:
-    """Probabilities along the last axis."""
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))
-
-
-class Chooser:
-    """The next token of each row: the likeliest, or one that is drawn.
-
-    A draw is the largest of ``probability / exponential number``, as ``torch.multinomial`` has it: with PyTorch's generator
-    (for torch tensors) the tokens are those of transformers under the same seed, else NumPy's generator draws.
-    """
-
-    def __init__(self, settings: GenerateSettings, *, is_torch: bool) -> None:
-        self._draw: Callable[[tuple[int, ...]], Array] | None = None
-        self.is_drawing = settings.do_sample
-        if not settings.do_sample:
-            return
-        if is_torch:
-            import torch
-
-            own = None if settings.seed is None else torch.Generator().manual_seed(settings.seed)
-            self._draw = lambda shape: torch.empty(shape).exponential_(1, generator=own).numpy()
-        else:
-            drawing = np.random.default_rng(settings.seed)
-            self._draw = lambda shape: drawing.exponential(size=shape).astype(np.float32)
-
-    def __call__(self, scores: Array) -> Array:
-        """Tokens [rows]."""
-        if self._draw is None:
-            return np.asarray(scores.argmax(axis=-1))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray((softmax(scores) / self._draw(scores.shape)).argmax(axis=-1))
-
-    def uniform(self) -> float:
-        """A number from 0 to 1, where tokens are drawn."""
-        assert self._draw is not None
-        return float(np.exp(-self._draw((1,))[0]))

@@ -270,9 +270,9 @@ def test_a_file_with_other_weights_asks_for_its_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("given", "step"), [({"num_beam_groups": 2}, "num_beams"), ({"guidance_scale": 2.0}, "top_p"),
-    ({"bad_words_ids": [[1]]}, "prefix_allowed_tokens_fn"), ({"suppress_tokens": [1]}, "prefix_allowed_tokens_fn"),
+    ({"suppress_token": [1]}, "mean suppress_tokens?"), ({"constraints": [1]}, "prefix_allowed_tokens_fn"),
     ({"max_new_token": 3}, "mean max_new_tokens?"),
-    ({"max_tokens": 3}, "mean max_new_tokens?"), ({"max_time": 3}, "on_token"),
+    ({"max_tokens": 3}, "mean max_new_tokens?"), ({"output_scores": True}, "on_token"),
     ({"temprature": 0.5}, "mean temperature?"), ({"do_samples": True}, "mean do_sample?")])  # fmt: skip
 def test_settings_of_generate_lead_on(given: dict[str, Any], step: str) -> None:
     with pytest.raises(UserError, match="E401") as caught:
@@ -281,7 +281,7 @@ def test_settings_of_generate_lead_on(given: dict[str, Any], step: str) -> None:
 
 
 def test_settings_that_change_nothing_are_taken() -> None:
-    given = {"use_cache": True, "guidance_scale": None, "output_scores": False, "pixels": 1}
+    given = {"use_cache": True, "guidance_scale": 1.0, "num_beam_groups": None, "output_scores": False, "pixels": 1}
     assert settings_of(["input_ids"], given) == GenerateSettings()
     assert given == {"pixels": 1}
     assert settings_of(["temperature"], {"temperature": 2}) == GenerateSettings()

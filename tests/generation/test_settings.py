@@ -70,6 +70,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "beams, never early": {"num_beams": 2, "early_stopping": "never", "length_penalty": 2.0},
     "beams, allowed": {"num_beams": 3, "prefix_allowed_tokens_fn": lambda row, tokens: [3 + row, 4, 5, 2, 20]},
     "beams, penalties": {"num_beams": 2, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "beams, drawn": {"num_beams": 3, "do_sample": True, "num_return_sequences": 2, "top_k": 9, "top_p": 0.7},
+    "beams, drawn from few": {"num_beams": 2, "do_sample": True, "top_k": 1, "min_p": 0.3, "epsilon_cutoff": 0.5},
+    "beams, scored anew": {"num_beams": 2, "renormalize_logits": True, "suppress_tokens": [7, 8, 9, 10, 11]},
+    "typical_p": {"do_sample": True, "typical_p": 0.4, "top_k": 0},
+    "epsilon_cutoff": {"do_sample": True, "epsilon_cutoff": 0.0165, "top_k": 0},
+    "eta_cutoff": {"do_sample": True, "eta_cutoff": 0.9, "top_k": 0},
+    "top_h": {"do_sample": True, "top_h": 0.5, "top_k": 0},
+    "bias": {"sequence_bias": {(5,): 0.2, (9, 10): 3.0}},
+    "decay": {"exponential_decay_length_penalty": (2, 1.4)},
+    "forbidden": {"bad_words_ids": [[20], [21, 22]], "suppress_tokens": [30], "min_length": 9},
 }
 
 
@@ -97,6 +107,10 @@ RULES: list[dict[str, Any]] = [
     {"begin_suppress_tokens": [7, 8]},
     {"repetition_penalty": 1.7},
     {"repetition_penalty": 1.7, "no_repeat_ngram_size": 1},
+    {"sequence_bias": [[[5], 2.0], [[7], -1.5], [[8, 5], 1.0], [[11, 12, 9], -3.0], [[3] * 9, 1.0]]},
+    {"encoder_repetition_penalty": 1.8, "encoder_no_repeat_ngram_size": 2},
+    {"exponential_decay_length_penalty": [1, 1.3], "remove_invalid_values": True, "bad_words_ids": [[5]]},
+    {"forced_bos_token_id": 3, "suppress_tokens": [4], "remove_invalid_values": True},
 ]
 
 
@@ -125,7 +139,7 @@ def test_rules_of_the_folder_are_followed(
 
 @pytest.mark.parametrize(
     ("key", "value", "usual"),
-    [("sequence_bias", [[[5], 2.0]], None), ("guidance_scale", 1.5, 1.0), ("stop_strings", ["a"], None)],
+    [("watermarking_config", {"bias": 2.0}, None), ("guidance_scale", 1.5, 1.0), ("stop_strings", ["a"], None)],
 )
 def test_rules_of_the_folder_that_are_not_followed_warn(
     key: str, value: Any, usual: Any, folder: Path, tmp_path: Path
@@ -216,7 +230,13 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 0.7}, "temperature without sampling"),
     ({"top_k": 5, "top_p": 0.5}, "top_k, top_p without sampling"),
     ({"seed": 1}, "a seed without sampling"),
-    ({"do_sample": True, "num_beams": 2}, "do_sample with num_beams"),
+    ({"typical_p": 0.5, "top_h": 0.5}, "top_h, typical_p without sampling"),
+    ({"sequence_bias": [[5, 2.0]]}, "sequence_bias=[[5, 2.0]]"),
+    ({"sequence_bias": {(): 2.0}}, "sequence_bias="),
+    ({"exponential_decay_length_penalty": 3}, "exponential_decay_length_penalty=3"),
+    ({"do_sample": True, "eta_cutoff": 1}, "eta_cutoff=1"),
+    ({"bad_words_ids": [5]}, "bad_words_ids=[5]"),
+    ({"max_time": 0}, "max_time=0"),
     ({"num_return_sequences": 2}, "num_return_sequences=2 of the likeliest"),
     ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences=3 with num_beams=2"),
     ({"length_penalty": 2.0}, "without beams"),
@@ -267,6 +287,8 @@ def test_settings_that_contradict_are_one_error(settings: dict[str, Any], text: 
         ({"prefix_allowed_tokens_fn": lambda *_: None}, "E401", "it gave None"),
         ({"prefix_allowed_tokens_fn": lambda *_: [1.5]}, "E401", r"it gave \[1.5\]"),
         ({"prefix_allowed_tokens_fn": lambda *_: "ab"}, "E401", "it gave 'ab'"),
+        ({"forced_eos_token_id": 60}, "E401", "force the token 60"),
+        ({"forced_eos_token_id": 3, "suppress_tokens": [4, 3]}, "E401", r"force the token 3[^$]*suppress_tokens"),
     ],
 )
 def test_what_is_no_token_and_no_score_is_one_error(
@@ -284,6 +306,12 @@ def test_an_end_for_each_row(folder: Path) -> None:
     found = model.generate(IDS.numpy(), stopping_criteria=[lambda *_: np.array([True, False])], **given)
     assert found[0, 5:].tolist() == [0, 0]
     assert found[1, 5:].tolist() != [0, 0]
+
+
+def test_a_call_ends_when_its_time_is_over(folder: Path) -> None:
+    model = load(folder, "runner")
+    assert model.generate(IDS, max_new_tokens=9, max_time=1e-9).shape == (2, 5)
+    assert model.generate(IDS, max_new_tokens=4, max_time=1e9).shape == (2, 8)
 
 
 @pytest.mark.long

@@ -15,8 +15,9 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.generation.scores import Chooser
 from fx2onnx.generation.searches import CachedTokens, HeadDrafter, accepted
-from fx2onnx.generation.settings import Chooser, GenerateSettings
+from fx2onnx.generation.settings import GenerateSettings
 from fx2onnx.sources.seeding import seeded
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -204,7 +204,9 @@ def in_floats(
         inner = prepare(Facts(specs, consts, [result_spec], [False] * len(given), facts.attrs, facts.kept))
     late = [is_half and const is None for is_half, const in zip(given, consts, strict=True)]
     scratch = [spec for spec, is_late in zip(specs, late, strict=True) if spec is not None and is_late]
-    scratch += [result_spec] if dtype == half else []
+    allowed = kernel.inplace if inner is None or inner.inplace is None else inner.inplace
+    over = next((place for place in allowed if late[place : place + 1] == [True] and specs[place] == result_spec), None)
+    scratch += [result_spec] if dtype == half and over is None else []
 
     def calls(out: Outs, room: list[Array], *operands: Array) -> list[Call]:
         rooms, made = iter(room), list[Call]()
@@ -215,7 +217,7 @@ def in_floats(
                 made.append(functools.partial(widen, x, wide[place]))
             elif is_half and const is not None:
                 wide[place] = const
-        result = next(rooms) if dtype == half else out[0]
+        result = out[0] if dtype != half else next(rooms) if over is None else wide[over]
         if inner is not None:
             made += bind(inner.fn, [result], list(rooms), *wide)
         else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fx2onnx.semantics.kernels.conv_first import window_products
 from fx2onnx.semantics.kernels.conv_plan import depthwise_last, epilogue, first_form, is_small, taps_last
-from fx2onnx.semantics.kernels.elementwise import Outs
+from fx2onnx.semantics.kernels.elementwise import Call, Outs
 from fx2onnx.semantics.kernels.integer_products import (
     EXACT,
     INT32,
@@ -23,8 +24,8 @@ from fx2onnx.semantics.kernels.integer_products import (
     to_int32,
 )
 from fx2onnx.semantics.kernels.windows import Window, conv_window, pad_spatial
-from fx2onnx.semantics.registry import Facts, Prepared, kernel, run_all
-from fx2onnx.semantics.types import FLOAT32, Array, Spec
+from fx2onnx.semantics.registry import Calls, Facts, Prepared, bind, kernel, run_all
+from fx2onnx.semantics.types import FLOAT32, Array, Dtype, Spec
 
 
 class _IntegerConvolution:
@@ -60,13 +61,18 @@ class _IntegerConvolution:
             run_all(window_products(padded, weights, window, wide))
             return wide
         total: Array | None = None
-        if self.slices[0][1].channels_last:
-            y = y.reshape(len(y), *y.shape[2:], y.shape[1]).transpose(0, 3, 1, 2)
+        y = self.in_its_order(y)
         for cut, form in self.slices:
             form.fn([y], [np.empty(shape, dtype) for shape, dtype in form.scratch], x[:, cut])
             if len(self.slices) > 1:
                 total = y.astype(np.float64) if total is None else np.add(total, y, out=total)
         return y if total is None else total
+
+    def in_its_order(self, y: Array) -> Array:
+        """The memory of y as [N, *dims, C] where the sums come so."""
+        if self.slices[0][1].channels_last:
+            y = y.reshape(len(y), *y.shape[2:], y.shape[1]).transpose(0, 3, 1, 2)
+        return y
 
 
 def _convolution(
@@ -102,35 +108,59 @@ def _weight_axes(facts: Facts, place: int) -> tuple[int, ...]:
     return (-1, *(1,) * (len(spec[0]) - 1)) if spec is not None else ()
 
 
-def _kept_convolution(facts: Facts, place: int, zero: int) -> Callable[..., _IntegerConvolution] | None:
-    """A function of the zero points, and of an input of the node's dtype, that gives its convolution; None where the
-    weights are not constant."""
-    kept = kept_weights(facts, place, zero, _weight_axes(facts, place))
-    if kept is None or facts.inputs[0] is None:
+Finish = Callable[[Array, Sequence[Any], float, Array], None]
+"""Writes the output from the sums, the node's inputs, and the largest sum that there can be."""
+
+
+def _prepare(facts: Facts, place: int, zeros: tuple[int, int], finish: Finish) -> Prepared | None:
+    """The convolution by constant weights; where the zero points, at these places, are constant and all sums exact in float32, its
+    calls are bound once.
+    """
+    kept, spec = kept_weights(facts, place, zeros[1], _weight_axes(facts, place)), facts.inputs[0]
+    if kept is None or spec is None:
         return None
     weights, most = kept
-    shape, group = facts.inputs[0][0], facts.attrs.get("group", 1)
+    shape, group = spec[0], facts.attrs.get("group", 1)
     window = conv_window(shape, weights.shape, facts.attrs)
     forms: dict[tuple[int, int], _IntegerConvolution] = {}
 
-    def form(x: Array, x_zero: Array | None, w: Array, w_zero: Array | None) -> _IntegerConvolution:
-        key = largest, _ = magnitude(x.dtype, x_zero), magnitude(w.dtype, w_zero)
+    def form(x_zero: Array | None, w_zero: Array | None, w: Dtype) -> _IntegerConvolution:
+        key = largest, _ = magnitude(spec[1], x_zero), magnitude(w, w_zero)
         if key not in forms:
             forms[key] = _IntegerConvolution(shape, weights, window, group, math.prod(key), largest * most)
         return forms[key]
 
-    return form
+    def call(out: Outs, room: list[Array], *inputs: Any) -> None:
+        x_zero, w_zero = (inputs[one] if len(inputs) > one else None for one in zeros)
+        made = form(x_zero, w_zero, inputs[place].dtype)
+        finish(made.sums(centered(inputs[0], x_zero, (), room[0]), room[1]), inputs, made.most, out[0])
+
+    scratch: tuple[Spec, ...] = (shape, FLOAT32), (facts.outputs[0][0], FLOAT32)
+    given = facts.inputs[zeros[0]] if len(facts.inputs) > zeros[0] else None
+    x_zero, w_zero = (facts.consts[one] if len(facts.inputs) > one else None for one in zeros)
+    w = facts.consts[place]
+    if w is not None and (given is None) == (x_zero is None):
+        fixed = form(x_zero, w_zero, w.dtype)
+        if len(fixed.slices) == 1:
+            (_, inner), zero = fixed.slices[0], None if x_zero is None or not x_zero.any() else x_zero.astype(FLOAT32)
+
+            def calls(out: Outs, room: list[Array], *inputs: Any) -> list[Call]:
+                wide, y = room[0], fixed.in_its_order(room[1])
+                made: list[Call] = [partial(np.copyto, wide, inputs[0], "unsafe")]
+                made += [] if zero is None else [partial(np.subtract, wide, zero.reshape(()), wide)]
+                made += bind(inner.fn, [y], room[2:], wide)
+                return [*made, partial(finish, y, inputs, fixed.most, out[0])]
+
+            return Prepared(Calls(calls), (*scratch, *inner.scratch), inplace=())
+    return Prepared(call, scratch, inplace=())
+
+
+def _finish_sums(sums: Array, _: Sequence[Any], __: float, out: Array) -> None:
+    to_int32(sums, out)
 
 
 def _prepare_conv_integer(facts: Facts) -> Prepared | None:
-    form = _kept_convolution(facts, 1, 3)
-    if form is None or facts.inputs[0] is None:
-        return None
-
-    def call(out: Outs, room: list[Array], x: Array, w: Array, x_zero: Any = None, w_zero: Any = None) -> None:
-        to_int32(form(x, x_zero, w, w_zero).sums(centered(x, x_zero, (), room[0]), room[1]), out[0])
-
-    return Prepared(call, ((facts.inputs[0][0], FLOAT32), (facts.outputs[0][0], FLOAT32)), inplace=())
+    return _prepare(facts, 1, (2, 3), _finish_sums)
 
 
 @kernel("ConvInteger", 10, kind="into", infer=_conv_infer, prepare=_prepare_conv_integer)
@@ -143,12 +173,13 @@ def conv_integer(
     to_int32(_convolution(x, x_zero, w, w_zero, attrs).sums(centered(x, x_zero), sums), out[0])
 
 
-def _finish_qconv(sums: Array, inputs: Sequence[Any], is_exact: bool, out: Array) -> None:
+def _finish_qconv(sums: Array, inputs: Sequence[Any], most: float, out: Array) -> None:
     """Bias, scale and zero point. A bias that float32 might round goes through float64."""
     x_scale, w_scale, y_scale, y_zero = inputs[1], inputs[4], inputs[6], inputs[7]
     bias = inputs[8] if len(inputs) > 8 else None
     if bias is not None:
         channels = bias.reshape(-1, *(1,) * (sums.ndim - 2))
+        is_exact = most + (int(np.abs(bias.astype(np.int64)).max()) if bias.size else 0) <= EXACT
         sums = np.add(sums, channels.astype(FLOAT32), out=sums) if is_exact else sums + channels.astype(np.float64)
     factor = np.asarray(x_scale * w_scale / y_scale, FLOAT32)
     factor = factor.reshape(-1, *(1,) * (sums.ndim - 2)) if factor.size > 1 else factor.reshape(())
@@ -174,23 +205,8 @@ def _turn(lines: Array, out: Array) -> None:
     out[:, whole:] = lines[whole:].T
 
 
-def _fits(most: float, bias: Array | None) -> bool:
-    """Return whether every sum and bias is a whole number that float32 has."""
-    return most + (0 if bias is None or not bias.size else int(np.abs(bias.astype(np.int64)).max())) <= EXACT
-
-
 def _prepare_qlinear_conv(facts: Facts) -> Prepared | None:
-    form = _kept_convolution(facts, 3, 5)
-    if form is None or facts.inputs[0] is None:
-        return None
-
-    def call(out: Outs, room: list[Array], *inputs: Any) -> None:
-        x, x_zero, w, w_zero = inputs[0], inputs[2], inputs[3], inputs[5]
-        one = form(x, x_zero, w, w_zero)
-        sums = one.sums(centered(x, x_zero, (), room[0]), room[1])
-        _finish_qconv(sums, inputs, _fits(one.most, inputs[8] if len(inputs) > 8 else None), out[0])
-
-    return Prepared(call, ((facts.inputs[0][0], FLOAT32), (facts.outputs[0][0], FLOAT32)), inplace=())
+    return _prepare(facts, 3, (2, 5), _finish_qconv)
 
 
 @kernel("QLinearConv", 10, kind="into", infer=qconv_infer, prepare=_prepare_qlinear_conv)
@@ -212,4 +228,4 @@ def qlinear_conv(
     form = _convolution(x, x_zero, w, w_zero, attrs)
     sums = form.sums(centered(x, x_zero), np.empty(out[0].shape, FLOAT32))
     inputs = (x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias)
-    _finish_qconv(sums, inputs, _fits(form.most, bias), out[0])
+    _finish_qconv(sums, inputs, form.most, out[0])

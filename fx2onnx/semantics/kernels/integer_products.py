@@ -6,6 +6,7 @@ cut into slices that are exact and added in float64.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ FACTOR_BLOCK = 1 << 15
 """Sums are scaled, rounded and cut this many at a time, while they are in the L2 cache."""
 
 
+@functools.cache
 def integer_range(dtype: Dtype) -> tuple[int, int]:
     """The least and the greatest value."""
     info: Any = ml_dtypes.iinfo(dtype) if dtype in NARROW_INTS else np.iinfo(dtype)
@@ -82,32 +84,38 @@ def to_int32(sums: Array, out: Array) -> None:
     np.copyto(out, sums, casting="unsafe")
 
 
-def into_codes(x: Array, zero: Array | None, out: Array) -> None:
-    """out = saturate(round(x) + zero); x of float32 is overwritten, and NaN is the least code, as in onnxruntime."""
+def into_codes(x: Array, zero: Array | None, out: Array, has_nan: bool | None = None) -> None:
+    """out = saturate(round(x) + zero); x of float32 is overwritten, and NaN is the least code, as in onnxruntime.
+
+    ``has_nan``: whether x may have NaN; it is looked for where nothing is said.
+    """
     low, high = integer_range(out.dtype)
     np.rint(x, x)
     if zero is not None and zero.any():
         np.add(x, zero.astype(FLOAT32), x)
     clip(x, np.asarray(low, FLOAT32), np.asarray(high, FLOAT32), x)
-    line = x.reshape(-1)
-    if np.isnan(np.dot(line, line)):
+    if has_nan is None:
+        line = x.reshape(-1)
+        has_nan = bool(np.isnan(np.dot(line, line)))
+    if has_nan:
         np.copyto(x, low, where=np.isnan(x))
     np.copyto(out, x, casting="unsafe")
 
 
 def requantize(sums: Array, factor: Array, zero: Array, out: Array) -> None:
-    """out = saturate(round(sums * factor) + zero) in float32, as onnxruntime computes it; the sums are overwritten.
+    """out = saturate(round(sums * factor) + zero) in float32, as onnxruntime computes it; the sums, whole numbers, are overwritten.
 
     Shapes: sums and out alike; factor is a scalar or broadcasts.
     """
     zero = zero.reshape(())
     wide = sums if sums.dtype == FLOAT32 else sums.astype(FLOAT32)
     rows = 1 if wide.ndim < 2 else max(1, FACTOR_BLOCK // max(1, math.prod(wide.shape[1:])))
+    has_nan = not np.isfinite(factor).all()
     for start in range(0, len(wide) if wide.ndim else 1, rows):
         part = wide[start : start + rows] if wide.ndim else wide
         by = factor[start : start + rows] if factor.ndim == wide.ndim > 0 and len(factor) > 1 else factor
         np.multiply(part, by, out=part)
-        into_codes(part, zero, out[start : start + rows] if wide.ndim else out)
+        into_codes(part, zero, out[start : start + rows] if wide.ndim else out, has_nan)
 
 
 def check_codes(*arrays: Array) -> None:

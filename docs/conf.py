@@ -10,6 +10,9 @@ release = version = VERSION
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = f"fx2onnx {VERSION}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+pygments_dark_style = "github-dark"  # Furo's own underlines names as if they were links
 html_show_copyright = False
 html_show_sphinx = False
 myst_heading_anchors = 3

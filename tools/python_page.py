@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ def _first_line(name: str) -> str:
 
 
 def _called(name: str, function: Any) -> str:
-    """A line for each parameter, as they are written."""
+    """The call with its parameters, in lines that fit a page."""
     shown: list[str] = []
     is_keyword = False
     for parameter in inspect.signature(function).parameters.values():
@@ -90,7 +91,8 @@ def _called(name: str, function: Any) -> str:
         stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         shown.append(f"{stars}{parameter.name}{default}")
-    return f"fx2onnx.{name}({', '.join(shown)})"
+    call = f"fx2onnx.{name}({', '.join(shown)})"
+    return textwrap.fill(call, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _prose(thing: Any) -> str:

@@ -7,7 +7,7 @@ What a fence says after its three backticks:
                        that what they name is there; ``exit=1``, ``raises=E601``: how it ends
 ``console``            a session with its output: the commands are parsed, not run
 ``json``, ``toml``     are read
-``text``               nothing to run
+``text``               nothing to run; lines that begin with ``fx2onnx`` are parsed
 """
 
 from __future__ import annotations
@@ -156,11 +156,11 @@ def run_shell(block: Block, namespace: dict[str, Any]) -> None:
         PROGRAMS[words[0]](block, words[1:])
 
 
-def parse_session(block: Block, namespace: dict[str, Any]) -> None:
+def parse_session(block: Block, namespace: dict[str, Any], start: str = "$ fx2onnx ") -> None:
     """Commands of a session are such as the command line takes."""
-    for line in block.text.splitlines():
-        if line.startswith("$ fx2onnx"):
-            name, *arguments = shlex.split(line, comments=True)[2:]
+    for line in commands(block.text):
+        if line.startswith(start):
+            name, *arguments = shlex.split(line.removeprefix(start), comments=True)
             _command(name).make_context(name, arguments)
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.export_page import SHOWN
 from fx2onnx.base.errors import CODES
 from fx2onnx.torchcompat.pytrees import registered_meanwhile
-from tests.docs.blocks import OPTIONS, PAGES, ROOT, RUNNERS, blocks_of, run_page
+from tests.docs.blocks import OPTIONS, PAGES, ROOT, RUNNERS, blocks_of, parse_session, run_page
 
 SLOW = {
     "ci": "exports in processes of their own",
@@ -67,6 +67,14 @@ def test_each_block_says_what_it_is(page: Path) -> None:
         if not block.language.startswith("{"):  # a directive of the site
             assert block.language in OPTIONS, block.place
             assert set(block.options) <= OPTIONS[block.language], block.place
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_that_cannot_run_here_are_parsed(page: Path) -> None:
+    """Those of ``text`` blocks name files and folders that a test has not; their options are checked."""
+    for block in blocks_of(page):
+        if block.language == "text":
+            parse_session(block, {}, start="fx2onnx ")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

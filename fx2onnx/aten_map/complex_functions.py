@@ -18,6 +18,7 @@ from fx2onnx.aten_map.complex_numbers import (
     inverse_of,
     logarithm,
     magnitude,
+    mark_complex,
     multiplied,
     pair,
     parts,
@@ -195,6 +196,14 @@ def _part_by_part(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
     return tuple(pair(op, *both) for both in zip(real, imaginary, strict=True))
 
 
+def _broadcast_tensors(op: Emit, overload: OpOverload, given: dict[str, Any]) -> tuple[ir.Value, ...]:
+    """Each tensor keeps its dtype, and those of real numbers have no axis of the pair."""
+    return tuple(
+        mark_complex(op.expand(tensor, dims)) if op.is_complex(tensor) else op.expand(tensor, dims)
+        for tensor, (_, dims) in zip(given["tensors"], op.result, strict=True)
+    )
+
+
 def _product_of(first: str, second: str) -> Callable[[Emit, OpOverload, dict[str, Any]], ir.Value]:
     """(a + bi)(c + di) by four real products; a bias is added afterwards."""
 
@@ -342,11 +351,12 @@ _BY_PARTS: list[tuple[str, str, Callable[[Emit, OpOverload, dict[str, Any]], ir.
         "scatter_add repeat_interleave.self_int pad constant_pad_nd take_along_dim index_put expand_as expand_copy "
         "diagonal_copy linalg_diagonal diagonal_scatter diagflat hstack dstack vstack column_stack row_stack block_diag "
         "hsplit.int hsplit.array vsplit.int vsplit.array dsplit.int dsplit.array tensor_split.sections tensor_split.indices "
-        "broadcast_tensors meshgrid meshgrid.indexing atleast_1d atleast_2d atleast_3d cartesian_prod combinations ravel "
+        "meshgrid meshgrid.indexing atleast_1d atleast_2d atleast_3d cartesian_prod combinations ravel "
         "unfold select_copy.int slice_copy.Tensor select_scatter slice_scatter select_backward slice_backward squeeze_copy unsqueeze_copy view_copy permute_copy t_copy transpose_copy.int",
         "the real form of each part",
         _part_by_part,
     ),
+    ("broadcast_tensors", "Expand of each", _broadcast_tensors),
     ("linear", "four of the real form", _product_of("input", "weight")),
     ("conv1d conv2d conv3d", "four of the real form", _product_of("input", "weight")),
     ("tensordot kron inner linalg_cross cross", "four of the real form", _product_of("self", "other")),

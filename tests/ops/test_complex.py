@@ -117,6 +117,8 @@ SOME_COMPLEX = [
     case(aten.block_diag.default, [Z, POINT]),
     case(aten.tensor_split.sections, Z, 2, 1),
     case(aten.broadcast_tensors.default, [Z, W[:1], POINT]),
+    case(aten.broadcast_tensors.default, [Z[0], Z.real > 0, torch.tensor(2), POINT.to(torch.complex128)]),
+    case(aten.broadcast_tensors.default, [Z.real[:, :1], POINT]),
     case(aten.dot.default, Z[0], W[0]),
     case(aten.vdot.default, Z[0], W[0]),
     case(aten.mv.default, Z, W[0]),
@@ -171,3 +173,8 @@ def test_an_einsum_of_three_complex_tensors_says_what_to_do() -> None:
 )
 def test_norms_of_complex_singular_values(function) -> None:
     check(function, (Z[:2, :2],))
+
+
+@pytest.mark.parametrize("chosen", [Z[0], POINT])
+def test_a_mask_is_wider_than_the_complex_numbers(chosen: torch.Tensor) -> None:
+    check(torch.masked_select, (chosen, Z.real > 0))

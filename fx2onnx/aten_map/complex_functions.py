@@ -18,7 +18,6 @@ from fx2onnx.aten_map.complex_numbers import (
     inverse_of,
     logarithm,
     magnitude,
-    mark_complex,
     multiplied,
     pair,
     parts,
@@ -28,6 +27,7 @@ from fx2onnx.aten_map.complex_numbers import (
 from fx2onnx.aten_map.table.registry import OpOverload, overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import mark_complex
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -196,7 +196,7 @@ def _part_by_part(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
     return tuple(pair(op, *both) for both in zip(real, imaginary, strict=True))
 
 
-def _broadcast_tensors(op: Emit, overload: OpOverload, given: dict[str, Any]) -> tuple[ir.Value, ...]:
+def _broadcast_tensors(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
     """Each tensor keeps its dtype, and those of real numbers have no axis of the pair."""
     return tuple(
         mark_complex(op.expand(tensor, dims)) if op.is_complex(tensor) else op.expand(tensor, dims)

@@ -34,7 +34,7 @@ from fx2onnx.torchcompat.reference import without_mkldnn
 from fx2onnx.verify.module_state import NothingToCompare, in_float32
 from fx2onnx.verify.rounded_weights import as_quantized
 from fx2onnx.verify.rounding import Moved
-from fx2onnx.verify.wide import InFloat64
+from fx2onnx.verify.wide import InFloat64, assignable
 
 if TYPE_CHECKING:
     from fx2onnx.generation import LoadedModel
@@ -285,7 +285,7 @@ def _judged(
     def again(mode: contextlib.AbstractContextManager[Any]) -> Any:
         kept = KeptScores(steps, tokens[1])
         try:
-            with without_mkldnn(), mode:
+            with without_mkldnn(), assignable(), mode:
                 tokens_of(reference, inputs, steps, kept)
         except Exception:  # models are code of others, which may not run so
             return None

@@ -43,21 +43,25 @@ def _on_leaves(branch: Callable[..., object], structure: pytree.TreeSpec) -> Cal
 _ASSIGNED = "an assignment makes the tensor one over other memory, which no operator shows"
 
 
+_DATA: GetSetDescriptorType = vars(torch._C.TensorBase)["data"]
+set_data = _DATA.__set__
+"""``x.data = y`` as torch does it, also where it is watched."""
+
+
 def install_assignment_hook(
     assigned: Callable[[torch.Tensor, torch.Tensor], bool], read: Callable[[torch.Tensor, torch.Tensor], object]
 ) -> None:
     """Watch assignments: until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows;
     nothing is assigned where it says that this is no change. ``read(x, y)`` is called where ``y = x.data`` is read.
     """
-    plain: GetSetDescriptorType = vars(torch._C.TensorBase)["data"]
     thread = threading.get_ident()
 
     def replace(self: torch.Tensor, value: torch.Tensor) -> None:
         if threading.get_ident() != thread or assigned(self, value):
-            plain.__set__(self, value)
+            set_data(self, value)
 
     def show(self: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = plain.__get__(self)
+        value: torch.Tensor = _DATA.__get__(self)
         if threading.get_ident() == thread:
             read(self, value)
         return value

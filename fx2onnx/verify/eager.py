@@ -34,7 +34,7 @@ from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.module_state import kept
 from fx2onnx.verify.noise import Draw, Redrawing, Replaying
 from fx2onnx.verify.rounded_weights import ExactCodes
-from fx2onnx.verify.wide import InFloat64, widened
+from fx2onnx.verify.wide import InFloat64, assignable, widened
 
 CPU = torch.device("cpu")
 T = TypeVar("T")
@@ -170,7 +170,7 @@ class Eager:
         """The same with float64 inside, and with the same random numbers. Raises: TimeoutError after so many seconds."""
         mode = InFloat64()
         mode.end_seconds = time.monotonic() + seconds
-        with record("eager PyTorch in float64"), without_mkldnn(), self.exactly(), mode, _replayed(draws):
+        with record("eager PyTorch in float64"), without_mkldnn(), self.exactly(), assignable(), mode, _replayed(draws):
             return self.run([widened(tensor) for tensor in tensors])
 
     def moved(

@@ -10,17 +10,20 @@ large terms) stand here, too: what they give may be off by as much as it moves w
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
+from fx2onnx.base.changes import Changes
 from fx2onnx.judge.memory import LARGE_BYTES
+from fx2onnx.torchcompat.capture_modes import install_assignment_hook, set_data
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.eager_modes import EagerMode
 from fx2onnx.torchcompat.pytrees import pytree
-from fx2onnx.torchcompat.reference import Widened
+from fx2onnx.torchcompat.reference import Widened, narrowed
 
 aten = torch.ops.aten
 
@@ -101,6 +104,25 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as a module in ``InFloat64`` takes it."""
     wide = WIDE.get(tensor.dtype)
     return tensor if wide is None else Widened(tensor.to(wide), tensor.dtype)
+
+
+@contextlib.contextmanager
+def assignable() -> Iterator[None]:
+    """A block in which ``x.data = y`` gives a tensor of the module ``y`` in its own dtype: it has no place for a wide one, without which
+    torch reads memory that is none.
+    """
+    with Changes():
+        install_assignment_hook(_assign, lambda *_: None)
+        yield
+
+
+def _assign(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    if isinstance(tensor, Widened):
+        with no_dispatch():
+            value = value if isinstance(value, Widened) else widened(value)
+        tensor.wide = _widen(value)
+    set_data(tensor, value if isinstance(tensor, Widened) else narrowed(value))
+    return False
 
 
 def _widen(value: Any) -> Any:

@@ -88,3 +88,38 @@ def test_classes_that_pytorch_does_not_look_at() -> None:
     module = Given(lambda scores, targets: torch.nn.functional.ctc_loss(scores, targets, (9, 8), (3, 4)))
     verdict = verify(fx2onnx.export(module, (scores, targets)), module, (scores, targets))
     assert verdict.ok, verdict.describe()
+
+
+def _halves(root: Any, x: torch.Tensor) -> torch.Tensor:
+    root.weight.data = root.weight.data * 0.5
+    return root(x)
+
+
+def _normalizes(root: Any, x: torch.Tensor) -> torch.Tensor:
+    root.bias.data = root.bias / root.bias.norm() + x.mean()
+    return root(x)
+
+
+def _on_the_way(root: Any, x: torch.Tensor) -> torch.Tensor:
+    y, z = x * 2, torch.zeros(2, 3)
+    y.data, z.data = x.sin(), root.weight[:2] * 1
+    return root(y + z)
+
+
+@pytest.mark.parametrize("program", [_halves, _normalizes, _on_the_way])
+def test_data_of_tensors_is_assigned(program: Any) -> None:
+    """In float64, too, where a tensor of the module has no place for a wide one, and torch reads memory that is none."""
+
+    class Assigns(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return program(self.layer, x)
+
+    root = Assigns()
+    before = {name: value.clone() for name, value in root.state_dict().items()}
+    fx2onnx.export(root, (torch.rand(2, 3, generator=torch.Generator().manual_seed(5)),), verify=True)
+    after = root.state_dict()
+    assert all(type(after[name]) is torch.Tensor and torch.equal(after[name], before[name]) for name in before)

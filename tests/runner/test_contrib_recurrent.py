@@ -46,6 +46,7 @@ def test_quantized_lstm(direction: str, dtype: Any, by_column: bool) -> None:
         ({}, {}),
         ({"b": 0.2 * draw(n, 8 * HIDDEN), **state}, {"clip": 0.5}),
         ({"lengths": np.array([5, 2, 4], np.int32)}, {}),
+        ({"lengths": np.array([3, 0, 1], np.int32), **state}, {}),
         ({"p": 0.1 * draw(n, 3 * HIDDEN)}, {"input_forget": 1}),
         ({}, {"activations": ["Relu", "Tanh", "Sigmoid"] * n}),
     ]

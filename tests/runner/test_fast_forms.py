@@ -324,7 +324,7 @@ def test_recurrences(name: str, op: str, ragged: bool) -> None:
         "w": normal(sides, rows, 6, seed=1),
         "r": normal(sides, rows, hidden, seed=2) / np.float32(np.sqrt(hidden)),
         "b": normal(sides, 2 * rows, seed=3),
-        "lengths": np.array([steps, 1, steps - 1][:batch], np.int32),
+        "lengths": np.array([steps, 0, steps - 1][:batch], np.int32),
     }
     inputs = ["x", "w", "r", "b", "lengths" if ragged else "", "h"]
     if op == "LSTM":

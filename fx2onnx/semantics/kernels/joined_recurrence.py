@@ -116,6 +116,13 @@ class _Ends:
         np.less_equal(self.run.lengths[:, None], np.arange(self.run.steps)[:, None, None], self.dead)
         self.order[...] = self.run.backwards()
 
+    def begin(self, state: Array) -> tuple[Array, Call]:
+        """Room for an initial state [directions, batch, hidden], and the call that copies it there; rows without input have 0, which is
+        their last state in onnxruntime.
+        """
+        room = np.empty(state.shape, state.dtype)
+        return room, lambda: np.copyto(room, np.where(self.dead[0] if len(self.dead) else True, 0, state))
+
     def turn(self, lines: Array, out: Array) -> None:
         """out = the lines [times, batch, *] in the other direction: each row from its last input to its first."""
         out[...] = lines[self.order, self.rows]
@@ -294,6 +301,10 @@ def usual_calls(
     if lengths is not None:
         ends = _Ends(run)
         calls.append(partial(ends.read, lengths))
+        for place, start in enumerate(given):
+            if start is not None:
+                given[place], begin = ends.begin(start)
+                calls.append(begin)
     flat, copy = reshaped(run.x, (run.steps * run.batch, run.x.shape[2]))
     calls += copy
     for one in joined:

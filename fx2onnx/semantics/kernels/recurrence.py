@@ -105,9 +105,13 @@ class Recurrence:
         return moved
 
     def start(self, state: Array | None, index: int) -> Array:
+        """An initial state of one direction; 0 in rows without input, whose last state is 0 in onnxruntime."""
         if state is None:
             return np.zeros((self.batch, self.hidden), self.x.dtype)
-        return np.array(widen(self.moved(state)[index]))
+        begun = widen(self.moved(state)[index])
+        return (
+            begun.copy() if self.lengths is None else np.where(self.lengths[:, None] > 0, begun, 0).astype(begun.dtype)
+        )
 
     def clipped(self, x: Array) -> Array:
         return x if not self.clip else np.clip(x, -self.clip, self.clip)

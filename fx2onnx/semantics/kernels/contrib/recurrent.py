@@ -224,6 +224,8 @@ def dynamic_quantize_lstm(
         last = _any_steps(gates, one.recurrent, ends, terms, h, c, direction == "reverse" or index == 1, y, index)
         for target, state in zip(out[1:], last, strict=False):
             target[index] = state
+            if lengths is not None:
+                target[index, ends == 0] = 0  # rows without input have no last state
 
 
 def _ends(lengths: Array | None, steps: int, batch: int) -> Array:

@@ -141,6 +141,10 @@ def tables() -> list[Case]:
         )
         for place in ("pytorch_half_pixel", "tf_crop_and_resize"):
             made.append(Case("Resize", [image], roi, by, mode=mode, coordinate_transformation_mode=place))
+    for dims, factor, rule in (([5, 1], 2.3, "ceil"), ([7, 1], 1.3, "floor")):  # between two elements in float32
+        by = np.float32([1, 1, factor, 1])
+        attrs = {"mode": "nearest", "nearest_mode": rule, "coordinate_transformation_mode": "half_pixel_symmetric"}
+        made.append(Case("Resize", [numbers("float32", 1, 2, *dims)], None, by, **attrs))
     return made
 
 

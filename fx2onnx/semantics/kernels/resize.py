@@ -85,7 +85,7 @@ def _taps_of(
     """The positions of an axis, its taps and their weights; and how often each element comes, 0 where that differs."""
     places = np.arange(size, dtype=np.float64)
     if mode == "nearest":  # which of two elements is nearest depends on the rounding: onnxruntime's and PyTorch's
-        places, factor = places.astype(np.float32), np.float32(factor)  # type: ignore[assignment]
+        places, factor, full = places.astype(np.float32), np.float32(factor), np.float32(full)  # type: ignore[assignment]
     position = _COORDINATES[coordinates](places, factor, full, dim, *edges)
     index, weights = axis_taps(position, dim, factor, mode, *rest)
     times = size // max(dim, 1)

@@ -141,6 +141,11 @@ def tables() -> list[Case]:
         )
         for place in ("pytorch_half_pixel", "tf_crop_and_resize"):
             made.append(Case("Resize", [image], roi, by, mode=mode, coordinate_transformation_mode=place))
+    line = numbers("float32", 3, 2)
+    for low, high in ((2, -4), (-4, 2), (3, -5), (-3, 1), (2, -1)):  # a pad that cuts what the other one adds
+        made.append(Case("Pad", [line], np.array([low, 0, high, 0])))
+    for start, end, step in ((-9, -9, -1), (-4, -(2**31), -3), (-4, 9, -1), (9, -9, -2)):  # before the first element
+        made.append(Case("Slice", [line], *(np.array([number]) for number in (start, end, 0, step))))
     for dims, factor, rule in (([5, 1], 2.3, "ceil"), ([7, 1], 1.3, "floor")):  # between two elements in float32
         by = np.float32([1, 1, factor, 1])
         attrs = {"mode": "nearest", "nearest_mode": rule, "coordinate_transformation_mode": "half_pixel_symmetric"}

@@ -161,7 +161,7 @@ def _parts(x: Array, parts: list[int], axis: int, n_outputs: int) -> tuple[Array
 
 
 def slice_array(x: Array, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Array:
-    """x cut by ONNX's rules, which are Python's except for bounds clamped by the step's sign."""
+    """x cut by ONNX's rules, which are Python's except that a start before the first element is the first one, backwards too."""
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ValueError("starts, ends, axes and steps differ in length")
     axes = [check_axis(axis, x.ndim) for axis in axes]
@@ -178,9 +178,7 @@ def slice_array(x: Array, starts: list[int], ends: list[int], axes: list[int], s
             cuts[axis] = slice(min(max(start, 0), dim), min(max(end, 0), dim), step)
         else:
             low = min(max(end, -1), dim - 1)
-            cuts[axis] = slice(min(max(start, -1), dim - 1), None if low < 0 else low, step)
-            if start < 0:
-                cuts[axis] = slice(0, 0)
+            cuts[axis] = slice(min(max(start, 0), dim - 1), None if low < 0 else low, step)
     return x[tuple(cuts)]
 
 
@@ -217,16 +215,23 @@ def pad_array(x: Array, before: Sequence[int], after: Sequence[int], mode: str, 
         raise ValueError(f"the mode {mode!r} is none of {', '.join(_PAD_MODES)}")
     widths = list(zip(before, after, strict=True))
     check_shape([d + b + a for d, (b, a) in zip(x.shape, widths, strict=True)], x.dtype, "the result of Pad")
-    cut = tuple(slice(max(-low, 0), dim - max(-high, 0)) for dim, (low, high) in zip(x.shape, widths, strict=True))
-    x = x[cut]
-    grown = [(max(low, 0), max(high, 0)) for low, high in widths]
     if mode == "constant":
         fill = np.zeros((), x.dtype) if value is None else np.asarray(value, x.dtype).reshape(())
         if x.dtype.kind == "O" and value is None:
             fill = np.array("", dtype=object)
-        y = np.full([dim + low + high for dim, (low, high) in zip(x.shape, grown, strict=True)], fill[()], x.dtype)
-        y[tuple(slice(low, low + dim) for dim, (low, _) in zip(x.shape, grown, strict=True))] = x
+        y = np.full([dim + low + high for dim, (low, high) in zip(x.shape, widths, strict=True)], fill[()], x.dtype)
+        held = [
+            (max(low, 0), max(min(low + dim, size), low, 0))  # a negative pad cuts what the other end adds, too
+            for dim, size, low in zip(x.shape, y.shape, before, strict=True)
+        ]
+        source = tuple(slice(start - low, stop - low) for (start, stop), low in zip(held, before, strict=True))
+        y[tuple(slice(*one) for one in held)] = x[source]
         return y
+    cut = tuple(
+        slice(max(-low, 0), max(dim + min(high, 0), 0)) for dim, (low, high) in zip(x.shape, widths, strict=True)
+    )
+    x = x[cut]
+    grown = [(max(low, 0), max(high, 0)) for low, high in widths]
     if mode == "reflect" and any(max(grow) >= max(dim, 1) for dim, grow in zip(x.shape, grown, strict=True)):
         raise ValueError(f"pads {widths} reflect more than there is of {list(x.shape)}")
     if mode == "wrap" or not x.size:

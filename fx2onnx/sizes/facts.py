@@ -128,9 +128,10 @@ class SizeFacts:
 
     def _settled(self, relation: Relation) -> bool | None:
         names = relation.symbols()
+        gap: object = None
+        signed = dict.fromkeys(self.signed)
         if relation.op in COMPARE and not any(isinstance(arg, Relation) for arg in relation.args):
             gap = form = relation.args[0] - relation.args[1]
-            signed = dict.fromkeys(self.signed)
             if isinstance(gap, Dim):
                 general = {name: self.sets[name].as_symbol(name) for name in names & self.sets.keys()}
                 form = without_remainders(gap.substitute(general))
@@ -144,7 +145,8 @@ class SizeFacts:
                 return self.is_settled(Relation(relation.op, (gap, 0)))
         true = where_true(relation) if len(names) == 1 else None
         if true is None:
-            return None
+            short = simplified(gap, self.sets) if isinstance(gap, Dim) else gap
+            return None if short is gap else known_sign(relation.op, short, signed)
         inside = self.sets[next(iter(names))]
         both = inside.both(true)
         return None if both is None else True if both == inside else None if both.first(1) else False

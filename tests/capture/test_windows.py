@@ -56,6 +56,34 @@ def test_windows_at_other_sizes(program: Program, sample: tuple[int, int, int]) 
     check(patches, first, others=others, dynamic_shapes={"x": {0: "b", 2: "H", 3: "W"}})
 
 
+def crossed(x: torch.Tensor, side: int) -> torch.Tensor:
+    """Stripes across and along of [b, c, h, w], and back: how many images there were is a quotient of two products of sizes."""
+    b, c, h, w = x.shape
+    found = []
+    for down, right in ((h, side), (side, w)):
+        parts = x.view(b, c, h // down, down, w // right, right).permute(0, 2, 4, 3, 5, 1).reshape(-1, down * right, c)
+        images = parts.softmax(1).shape[0] // ((h * w) // (down * right))
+        whole = parts.softmax(1).view(images, h // down, w // right, down, right, -1)
+        found.append(whole.permute(0, 1, 3, 2, 4, 5).contiguous().view(images, h, w, -1).view(b, -1, c))
+    return torch.cat(found, 2) + torch.cat([x.flatten(2).mT] * 2, 2)
+
+
+SHRUNK: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, list[int]]] = {
+    "by a stride": (lambda x: x[..., ::2], 2, [12, 16, 19, 3]),
+    "by a pool": (lambda x: F.avg_pool2d(x, (1, 2)), 2, [12, 16, 17]),
+    "twice": (lambda x: F.max_pool2d(F.max_pool2d(x, (1, 3), (1, 2), (0, 1)), (1, 3), (1, 2), (0, 1)), 4, [16, 31, 48]),
+    "from the second on": (lambda x: x[..., 1::2], 4, [8, 17, 40]),
+}
+
+
+@pytest.mark.parametrize("way", SHRUNK)
+def test_stripes_of_a_size_that_was_divided(way: str) -> None:
+    shrink, side, widths = SHRUNK[way]
+    first, *others = ((torch.randn(b, 3, 8, width),) for b, width in zip((2, 1, 3, 2, 2), [32, *widths], strict=False))
+    shapes = {"x": {0: "b", 3: "W"}}
+    check(lambda x: crossed(shrink(x), side), first, others=others, dynamic_shapes=shapes)
+
+
 def turned(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.cat([part.cumsum(0) * len(parts) for part in parts[::-1]])
 

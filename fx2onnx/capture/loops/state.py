@@ -161,7 +161,7 @@ class Held:
         """The lists that got an element and that nothing holds but a comprehension, which makes them."""
         count = len(self._before) + 1
         found = [one for one in self._hidden.values() if list.__len__(one) == count and not _is_error(one)]
-        if self._is_found:
+        if self._is_found or not found:
             return found
         loops = THREAD.tracer.plugin("loops")
         known = [found, loops.turned, *(loop.held.hidden for loop in loops.open)]

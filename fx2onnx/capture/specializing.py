@@ -155,6 +155,7 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
         return _looping(attempt, name, change, env)
     range_given = attempt.range_of(name)
     narrowed = "" if range_given is None else needed_beside(range_given, env, attempt.sizes.hints)
+    is_pythons = any(name in each.size.symbols() for each in env.specializations.values())
     weights = _weights_with(attempt, change.value)
     symbolic = "or keep it symbolic: no loop over it, no key of a dict, no list of its length"
     return UserError(
@@ -166,7 +167,7 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
         + weights
         + no_loop_since(attempt.branching.loop_failure),
         next=(
-            *([] if narrowed else _of_others(attempt, name, change.value)),
+            *([] if narrowed or is_pythons else _of_others(attempt, name, change.value)),
             f"make the size static (leave {name} out of dynamic_shapes)",
             *([f"or declare {name} with wider bounds"] if narrowed else [] if weights else [symbolic]),
         ),

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.code_patch import answers_for_caller
+from fx2onnx.base.code_patch import SharedReason, answers_for_caller, instead_of
 from fx2onnx.torchcompat.dispatch import no_dispatch
 
 Value: TypeAlias = Any
@@ -103,6 +103,27 @@ def _is_known(block: Value) -> bool:
     return True
 
 
+def _loops(block: Value) -> bool:
+    """Return whether there is a loop, of which the file may have one where Python runs it."""
+    return any(node.kind() == "prim::Loop" or any(map(_loops, node.blocks())) for node in block.nodes())
+
+
+def _is_alike(function: Value, written: Function) -> bool:
+    """Return whether the function was made of all that is ``written``: a trace has one way of it only."""
+    is_scripted = "__qualname__" in vars(function)  # as torch.jit.script sets it, and torch.jit.trace does not
+    return is_scripted and "is_scripting" not in written.__code__.co_names
+
+
+def _forked(function: Function, *args: Value, **kwargs: Value) -> torch.futures.Future[Value]:
+    future: torch.futures.Future[Value] = torch.futures.Future()
+    future.set_result(function(*args, **kwargs))
+    return future
+
+
+_FORK = instead_of(torch.jit.fork, _forked, SharedReason.SCRIPT)
+"""The code that torch's threads would run is run here."""
+
+
 def _graph_of(function: Value) -> torch._C.Graph | None:
     """The graph with all calls inlined, where Python can run it."""
     graph = function.graph.copy()
@@ -191,8 +212,14 @@ def _called(overload: torch._ops.OpOverload, given: Sequence[Value]) -> Value:
 
 
 def result_of(function: Value, args: Sequence[Value], kwargs: dict[str, Value], original: Function) -> Value:
-    """The result of a call of a scripted function or method: by Python, or by ``original`` where Python cannot run it."""
+    """The result of a call of a scripted function or method: by Python, from the function as it was written where it has loops, or by
+    ``original`` where Python cannot run it.
+    """
     graph = _graph_of(function)
+    written = getattr(function, "_torchdynamo_inline", None)
+    if written is not None and (graph is None or _loops(graph)) and _is_alike(function, written):
+        _FORK.put_in()
+        return written(*args, **kwargs)
     if graph is None:
         return original(function, *args, **kwargs)
     owner = [function.owner] if isinstance(function, torch._C.ScriptMethod) else []

@@ -124,6 +124,77 @@ def test_tasks_of_a_scripted_function() -> None:
     check(Parallel(), (X,), others=[(OTHER,)], dynamic_shapes=({0: "rows"},))
 
 
+@torch.jit.script
+def add_rows(image, index, data):
+    for row, values in zip(image, data):  # noqa: B905 - TorchScript's zip has no strict
+        row.index_add_(0, index, values)
+    return image
+
+
+@torch.jit.script
+def add_apart(image, index, data, count: int):
+    tasks: list[torch.jit.Future[torch.Tensor]] = []
+    for rows, values in zip(image.tensor_split(count), data.tensor_split(count)):  # noqa: B905
+        tasks.append(torch.jit.fork(add_rows, rows, index, values))
+    _ = [torch.jit.wait(task) for task in tasks]
+    return image
+
+
+@torch.jit.script
+def decayed(x):
+    state = torch.zeros(x.size(1))
+    states: list[torch.Tensor] = []
+    for row in range(x.size(0)):
+        state = state * 0.5 + x[row]
+        states.append(state * row)
+    return torch.stack(states)
+
+
+@torch.jit.script
+def sorted_rows(x):
+    found: list[torch.Tensor] = []
+    for row in x:
+        places = torch.sort(row)[1]
+        found.append(decayed(x[:, places]).sum(0) - row[places])
+    return torch.stack(found)
+
+
+INDEX = torch.tensor([3, 0, 3])
+LOOPS: dict[str, Any] = {
+    "writes rows": lambda x: add_rows(torch.zeros(x.shape[0], 5), INDEX, x * 2),
+    "in tasks": lambda x: add_apart(torch.ones(x.shape[0], 5), INDEX, x, 2) * 2,
+    "carries": lambda x: decayed(x).cumsum(1),
+    "calls another": lambda x: sorted_rows(x) + 1,
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_loops_of_scripted_functions_are_loops_of_the_file(name: str) -> None:
+    check(LOOPS[name], (X,), others=[(OTHER,), (ONE,)], dynamic_shapes=({0: "rows"},))
+
+
+def test_a_trace_keeps_its_way() -> None:
+    def by_size(x):
+        x = decayed(x)
+        return x * 2 if x.shape[0] > 5 else x - 1
+
+    traced = torch.jit.trace(by_size, (X,), check_trace=False)
+    with pytest.raises(fx2onnx.UserError, match="E105"):
+        fx2onnx.export(traced, (X,), dynamic_shapes=({0: "rows"},))
+    check(lambda x: traced(x), (X,))
+
+
+def test_a_number_that_python_takes_is_not_of_another_input() -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(
+            lambda x, y: x * float([1.0, 2.0, 3.0, 4.0][x.shape[0] - 1]) + y[:1],
+            (X, OTHER[:4]),
+            dynamic_shapes=({0: "rows"}, None),
+        )
+    assert not any("axis 0" in step for step in caught.value.next)
+
+
 def test_traced() -> None:
     class Traced(nn.Module):
         def forward(self, x):

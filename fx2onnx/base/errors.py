@@ -131,7 +131,8 @@ class Fx2OnnxError(Exception):
         if self.where is not None:
             lines += ["", *self.where.excerpt(self.module_path)]
         details = [("node", self.node), ("why", self.why)]
-        body = [f"  {label:<5} {text}" for label, text in details if text]
+        indented = [(label, text.replace("\n", "\n" + " " * 8)) for label, text in details if text]
+        body = [f"  {label:<5} {text}" for label, text in indented]
         for number, step in enumerate(self.next, 1):
             label = "next" if number == 1 else ""
             body.append(f"  {label:<5} {number}. {step}" if len(self.next) > 1 else f"  {label:<5} {step}")

@@ -49,7 +49,7 @@ class Shown:
         from html import escape
 
         rows = "".join(
-            f'<tr><th style="text-align:left">{escape(label)}</th><td style="text-align:left">{escape(_shortened(text, 2000))}</td></tr>'
+            f'<tr><th style="text-align:left">{escape(label)}</th><td style="text-align:left;white-space:pre-line">{escape(_shortened(text, 2000))}</td></tr>'
             for label, text in self._entries().items()
         )
         return f"<table><caption>fx2onnx.{type(self).__name__}</caption>{rows}</table>"

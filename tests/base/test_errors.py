@@ -42,6 +42,12 @@ def test_the_text_has_every_field_in_order() -> None:
     assert "2. let PyTorch" in text
 
 
+def test_further_lines_of_a_field_stand_below_its_first() -> None:
+    for field in ("why", "node"):
+        text = UserError("E501", "differs", next="look", **{field: "runner: y\nonnxruntime: y"}).render()
+        assert f"  {field:<5} runner: y\n        onnxruntime: y\n" in text
+
+
 def test_fields_as_json_and_through_pickle() -> None:
     error = sample()
     fields = json.loads(json.dumps(error.as_dict()))

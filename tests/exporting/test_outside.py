@@ -102,6 +102,7 @@ def test_results_are_short_where_they_are_shown(tmp_path: Path) -> None:
         page = shown._repr_html_()  # type: ignore[union-attr]
         assert page.startswith("<table>")
         assert len(page) < 5000
+    assert "pre-line" in verdict._repr_html_(), "a line for each output that differs"
     assert "differ" not in str(result.report)
     assert str(result.report).startswith("exported in")
     assert str(verdict) == verdict.describe()

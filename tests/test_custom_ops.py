@@ -229,7 +229,7 @@ def test_a_class_of_modules_is_registered_once_for_all() -> None:
 @pytest.mark.parametrize(
     ("translation", "complaint"),
     [
-        (lambda op, module, x, *, weights: op.ArgMax(x, axis=0), "gives INT64"),
+        (lambda op, module, x, *, weights: op.ArgMax(x, axis=0), "gives int64["),
         (lambda op, module, x, *, weights: "x", "gives a str"),
         (lambda op, module, x, *, weights: weights["bias"], "KeyError: 'bias'"),
         (lambda op, module, x, *, weights: op.TopK(x, op.Shape(x), outputs=2), "outputs=[(dtype, dims), ...]"),

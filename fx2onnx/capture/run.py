@@ -309,7 +309,7 @@ def graph_outputs(
                 "or register the class with torch.utils._pytree.register_pytree_node",
             ),
         )
-    tracer.warnings += [f"not in the file: of what forward returns, {text}" for text in others]
+    tracer.warnings += [f"not in the file: forward's result {text}" for text in others]
 
     constants = [
         leaf.value if place is None and id(leaf.value) not in gone else None

@@ -113,13 +113,20 @@ def _show_weights(weights: WeightDifferences) -> None:
     _table(("", "weight", "dtype", "shape"), ((kind, w.name, w.dtype, shape_text(w.shape)) for kind, w in alone))
 
 
+def _few(numbers: Any) -> str:
+    """The numbers of a small weight, floats with six digits."""
+    if isinstance(numbers, list):
+        return f"[{', '.join(map(_few, numbers))}]"
+    return f"{numbers:.6g}" if isinstance(numbers, float) else str(numbers)
+
+
 def _weight_row(weight: ChangedWeight) -> Sequence[str]:
     if weight.perm is not None:
         what = f"transposed {weight.perm}"
     elif weight.before is not None and weight.after is not None:
-        what = f"{weight.before} -> {weight.after}"
+        what = f"{_few(weight.before)} -> {_few(weight.after)}"
     elif weight.largest is not None:
-        what = f"at most {weight.largest:.3g}, of {weight.scale:.3g}"
+        what = f"up to {weight.largest:.3g}; largest number {weight.scale:.3g}"
     else:
         what = "another shape" if weight.shape != weight.other_shape else "other strings"
     before = f"{weight.dtype} {shape_text(weight.shape)}"

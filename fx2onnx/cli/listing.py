@@ -143,7 +143,8 @@ def ops_command(
     if json_output:
         print_json(result)
     else:
-        _print_table(result)
+        hidden = 0 if pattern is None or missing else sum(fits(row["overload"], pattern) for row in every) - len(result)
+        _print_table(result, f"; {hidden} more have no ONNX form: --missing" if hidden else "")
 
 
 def known_overloads() -> list[ListedRow]:
@@ -157,7 +158,7 @@ def is_missing(row: ListedRow, opset: int) -> bool:
     return row["source"] in (MISSING, REFUSED) or bool(row["since"] and row["since"][0] > opset)
 
 
-def _print_table(result: list[ListedRow]) -> None:
+def _print_table(result: list[ListedRow], more: str) -> None:
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
@@ -170,7 +171,7 @@ def _print_table(result: list[ListedRow]) -> None:
         opset = shown or "-"
         table.add_row(row["overload"], opset, row["source"], Text("complex too" if row["complex"] else "", "dim"))
     console().print(table)
-    console(stderr=True).print(Text(f"{len(result)} overloads", "dim"))
+    console(stderr=True).print(Text(f"{len(result)} overloads{more}", "dim"))
 
 
 NEEDED = ("numpy", "onnx", "onnx_ir", "ml_dtypes")

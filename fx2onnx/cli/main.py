@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.metadata import DOCS
 
 
 class Command(NamedTuple):
@@ -47,9 +48,9 @@ COMMANDS = {
         ("run", "train", "train:train_command", "Train an exported folder without PyTorch."),
     )
 }  # fmt: skip
-_HEAD = """
+_HEAD = f"""
 Usage: fx2onnx COMMAND ...            fx2onnx COMMAND --help shows its options
-Export PyTorch models to ONNX; check, inspect and run ONNX files.
+Export PyTorch models to ONNX. Docs: {DOCS}
 """
 _SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,

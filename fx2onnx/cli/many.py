@@ -319,7 +319,7 @@ def _result(row: Row) -> str:
         return "ok" + (f", {count} warning{'s' * (count > 1)}" if count else "")
     error = row.get("error")
     if error:
-        return ": ".join(filter(None, (f"[{error['code']}] {error['what']}", error.get("why"))))
+        return ": ".join(filter(None, (f"[{error['code']}] {error['what'].splitlines()[0]}", error.get("why"))))
     return "[E501] the outputs differ from eager PyTorch"
 
 

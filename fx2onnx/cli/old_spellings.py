@@ -78,7 +78,9 @@ def _with_strict(args: list[str]) -> list[str]:
     """``--fail-on warnings``, which other tools have, as ``--strict``."""
     words = list(args)
     for index, flag, value in reversed(list(_pairs(args))):
-        if flag == "--fail-on" and value == "warnings":
+        if flag == "--fail-on":
+            if value != "warnings":
+                raise UserError("E001", f"--fail-on {value} is not known", next="--fail-on warnings, or --strict")
             words[index : index + (1 if "=" in args[index] else 2)] = ["--strict"]
     return words
 

@@ -162,7 +162,7 @@ Dynamic = Annotated[
     list[str] | None,
     flag(
         "--dynamic",
-        "Dynamic axes, repeatable: input_ids:0=batch,1=sequence; none; default, where there is a source: its own.",
+        "Dynamic axes, repeatable: input_ids:0=batch,1=sequence; none; or default: those of the source.",
         SIZES,
         metavar="NAME:AXIS=DIM,...",
     ),

@@ -114,9 +114,13 @@ def _data(name: str, manifest: TrainingManifest) -> Arrays:
             "E302", f"cannot read '{name}'", why=str(cause), next="--data digits, or a .npz file"
         ) from cause
     if set(found) != set(wanted):
-        raise UserError("E001", f"'{name}' has {', '.join(found)}", why=f"the folder takes {', '.join(wanted)}")
+        step = f"np.savez({name!r}, {', '.join(f'{key}=...' for key in wanted)})"
+        why = f"the folder takes {', '.join(wanted)}"
+        raise UserError("E001", f"'{name}' has the arrays {', '.join(found)}", why=why, next=step)
     if len({len(array) for array in found.values()}) != 1:
-        raise UserError("E001", f"the arrays of '{name}' differ in their number of rows")
+        why = ", ".join(f"{key} has {len(array)}" for key, array in found.items())
+        step = "give each array one row for each example"
+        raise UserError("E001", f"the arrays of '{name}' differ in their number of rows", why=why, next=step)
     return found
 
 

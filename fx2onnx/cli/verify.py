@@ -155,7 +155,7 @@ def verdict_view(verdict: Verdict) -> RenderableType:
 def _left_out(verdict: Verdict) -> list[str]:
     """One line on the inputs that were not tried; the JSON output has each."""
     count = len(verdict.left_out)
-    return [f"{len(verdict.tried)} sets of inputs were compared, {count} left out (--json)"] if count else []
+    return [f"sets of inputs: {len(verdict.tried)} compared, {count} left out (--json lists them)"] if count else []
 
 
 def require_ok(verdict: Verdict, file: Path, source: str, *, is_reported: bool = False) -> None:
@@ -171,7 +171,7 @@ def require_ok(verdict: Verdict, file: Path, source: str, *, is_reported: bool =
             "E501",
             f"the outputs of {file} differ from eager PyTorch",
             why="; ".join(verdict.describe().splitlines()[:4]),
-            next=f"fx2onnx locate {file} {source}: the first wrong node, and who is to blame; the file is kept for that",
+            next=f"fx2onnx locate {file} {source} names the first wrong node and the part at fault; {file.name} stays as it is",
         )
 
 

@@ -116,7 +116,7 @@ def assemble(
         raise UserError("E001", f"the task {task} is for hf: and gguf: sources, and '{spec}' is none", next=step)
     if logits != "all" and not task.endswith(WITH_PAST):
         raise UserError(
-            "E001", f"logits={logits!r} has no meaning for {task}", next=f"ask for the task {task}{WITH_PAST}"
+            "E001", f"logits={logits!r} has no meaning for {task}", next=f"--task {task}{WITH_PAST}   (task= in Python)"
         )
     source = _resolved(spec + ("&" if "?" in spec else "?") + f"task={word}", task, sizes)
     place = Path(spec.partition(":")[2].partition("?")[0]).expanduser()
@@ -141,7 +141,7 @@ def _resolved(spec: str, task: str, sizes: dict[str, Any]) -> Source:
         past = WITH_PAST if task.endswith(WITH_PAST) else ""
         fitting = [f"{name}{past}" for name, word in TASKS.items() if word in listed]
         if fitting:
-            step = f"ask for the task {' or '.join(fitting)}"
+            step = f"--task {' or '.join(fitting)}   (task= in Python)"
             raise UserError(error.code, error.what, where=error.where, why=error.why, next=step) from error
         raise
 

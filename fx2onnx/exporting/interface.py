@@ -210,7 +210,7 @@ def limited_sizes(captured: Captured) -> Iterator[str]:
         if not _is_wide(sizes) and not declared.get(condition.name, EVERY).is_within(sizes):
             place = f"   ({condition.where})" if condition.where else ""
             step = _declaration(condition.name, sizes)
-            yield f"the file is right for some sizes {condition.name} only: {condition.expression}{place}{step}"
+            yield f"the file is right only where {condition.expression}{place}{step}"
 
 
 def _declaration(name: str, sizes: SizeSet) -> str:

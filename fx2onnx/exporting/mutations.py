@@ -19,6 +19,11 @@ def texts(mutations: Iterable[Mutation]) -> list[str]:
     return [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in mutations]
 
 
+def _may_be_carried(mutation: Mutation) -> bool:
+    """Return whether the file can have an input and an output for the change."""
+    return mutation.node is not None and (mutation.before is not None or mutation.kind in OF_CALLER)
+
+
 def _refuse_shared(captured: Captured) -> None:
     """Raise UserError E106 where two places that forward gives tensors of their own hold one tensor before."""
     seen: dict[int, str] = {}
@@ -41,7 +46,10 @@ def left_out(captured: Captured, state: str) -> list[str]:
     found: list[str] = []
     if state == "warn":
         lost = [each for each in captured.mutations if each.kind != "argument" or each.node is None]
-        return [f"forward changes the {text}; the file does not" for text in texts(lost)]
+        return [
+            f"forward changes the {text}; the file does not" + ', unless state="io"' * _may_be_carried(each)
+            for each, text in zip(lost, texts(lost), strict=True)
+        ]
     if state != "io":
         return found
     for mutation, text in zip(captured.mutations, texts(captured.mutations), strict=True):
@@ -51,7 +59,7 @@ def left_out(captured: Captured, state: str) -> list[str]:
         elif mutation.node is None:
             why = "it holds no tensor afterwards; make it a tensor, such as a buffer, for the file to carry it"
             found.append(f"forward changes the {text}; the file does not: {why}")
-        elif mutation.before is None and mutation.kind not in OF_CALLER:
+        elif not _may_be_carried(mutation):
             why = (
                 "it holds no tensor before; call the module once before the export, or set it, for the file to carry it"
             )
@@ -101,7 +109,7 @@ def _refuse_mutations(captured: Captured) -> None:
         f"forward changes the {first.kind} {first.name}",
         where=first.where,
         why="an ONNX model keeps nothing between runs" + (f"; also: {', '.join(others)}" if others else ""),
-        next='export with state="warn" to leave the change out of the file',
+        next=('state="io" makes it an input and an output', 'or state="warn" leaves the change out of the file'),
     )
 
 

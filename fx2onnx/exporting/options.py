@@ -43,7 +43,7 @@ TASK_HELP = "Task of an hf: model, such as masked-lm or text-generation-with-pas
 TORCH_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "dump_exported_program": ((False, None), "there is no exported program; profile= and verbose= say what happened"),
     "artifacts_dir": ((".", None), "nothing is written beside the file; profile= takes a path"),
-    "fallback": ((False, None), "what one way of capture cannot do another does, unless capture= names one"),
+    "fallback": ((False, None), "a capture that fails is tried in another way, unless capture= names one"),
     "do_constant_folding": ((True, None), "optimize=False leaves the graph as it is translated"),
     "operator_export_type": (
         (None,),
@@ -123,7 +123,7 @@ class ExportOptions:
     verify: bool = False
     effort: Effort = option(
         "normal",
-        "How many inputs are compared: quick, normal, or full, which leaves none out.",
+        "How many inputs are compared: quick, normal (the default), or full, which leaves none out.",
         panel=CHECKS,
         kind=Effort | None,
     )
@@ -270,7 +270,7 @@ class FolderOptions:
             )
             raise UserError("E001", "cannot read the adapters", why=why, next="--adapters NAME=FOLDER")
         if folders and not self.task.endswith("-with-past"):
-            step = f"ask for the task {self.task}-with-past, or merge one: hf:FOLDER?adapter=ADAPTER"
+            step = f"--task {self.task}-with-past, or merge one: hf:FOLDER?adapter=ADAPTER"
             raise UserError("E001", f"--adapters has no meaning for the task {self.task}", next=step)
         return folders
 

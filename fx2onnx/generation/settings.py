@@ -208,12 +208,10 @@ def settings_of(inputs: Collection[str], given: dict[str, Any]) -> GenerateSetti
                 "E401", f"generate has no setting {name}={value!r:.60}", next=f"it has {', '.join(sorted(_SPELT))}"
             )
     for name in given:
-        close = (
-            []
-            if name in NAMES or name in RULES or name in inputs
-            else difflib.get_close_matches(name, _SPELT, n=1, cutoff=0.8)
-        )
-        if close:
+        if name in NAMES or name in RULES or name in inputs:
+            continue
+        longer = [each for each in _SPELT if each.startswith(f"{name}_")]
+        if close := difflib.get_close_matches(name, _SPELT, n=1, cutoff=0.8) or longer:
             raise UserError("E401", f"generate has no setting {name!r}", next=f"did you mean {close[0]}?")
     known = {**RANGES, **RULES}
     found = {name: given.pop(name) for name in [name for name in given if name in (NAMES | RULES.keys()) - {*inputs}]}
@@ -240,27 +238,27 @@ def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> Non
                 (
                     asked and not settings.do_sample,
                     f"{', '.join(asked)} without sampling",
-                    "do_sample=True (--do-sample)",
+                    "pass do_sample=True (--do-sample)",
                 ),
                 (
                     settings.seed is not None and not settings.do_sample,
                     "a seed without sampling",
-                    "do_sample=True, or leave out seed",
+                    "pass do_sample=True, or leave out seed",
                 ),
                 (
                     beams == 1 and any(name in found for name in _BEAMS),
                     "length_penalty or early_stopping without beams",
-                    "num_beams=4",
+                    "pass num_beams=4",
                 ),
                 (
                     beams > 1 and count > beams,
                     f"num_return_sequences={count} with num_beams={beams}",
-                    f"num_beams={count} or more",
+                    f"pass num_beams={count} or more",
                 ),
                 (
                     beams == 1 and count > 1 and not settings.do_sample,
                     f"num_return_sequences={count} of the likeliest tokens",
-                    "do_sample=True or num_beams",
+                    "pass do_sample=True or num_beams",
                 ),
                 (
                     settings.drafts and settings.copies > 1,
@@ -271,7 +269,7 @@ def _check_together(settings: GenerateSettings, found: Mapping[str, Any]) -> Non
                 (
                     not settings.drafts and settings.num_assistant_tokens is not None,
                     "num_assistant_tokens without an assistant",
-                    "assistant=FOLDER, or use_mtp=True",
+                    "pass assistant=FOLDER, or use_mtp=True",
                 ),
                 (
                     settings.streamer is not None and settings.copies > 1,

@@ -135,7 +135,9 @@ class AnswerShift:
     """The metric against eager PyTorch with the weights rounded as a quantized file has them; None for other files."""
 
     def __str__(self) -> str:
-        text = f"{self.engine}: {self.metric} of {self.output} is {self.value:.6g} against eager PyTorch ({self.count})"
+        unit = " dB" * (self.metric == "psnr")
+        text = f"{self.engine}: {self.metric} of {self.output} is {self.value:.6g}{unit} against eager PyTorch"
+        text += f" ({self.count} compared)"
         if self.by_rounded is not None:
             text += f", {self.by_rounded:.6g} against it with rounded weights"
         if self.by_labels is None or self.eager_by_labels is None:

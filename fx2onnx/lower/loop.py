@@ -330,8 +330,8 @@ class Lowering:
         is_same = known == dims
         is_unlike = not is_same and any(differ(*pair, self.builder.sizes) for pair in zip(known, dims, strict=False))
         if dtype_of(value) != dtype or len(known) != len(dims) or is_unlike:
-            given = f"{dtype_of(value).name}{[*map(str, known)]}"
-            raise preflight.mistaken(node, entry, given, f"{dtype.name}{[*map(str, dims)]}", self.builder.sizes)
+            given, wanted = preflight.shown_type(dtype_of(value), known), preflight.shown_type(dtype, dims)
+            raise preflight.mistaken(node, entry, given, wanted, self.builder.sizes)
         if info.dtype.is_complex:
             mark_complex(value)
         if self._name(value, name) and not is_same:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import Any, TypeAlias
 
+import onnx_ir as ir
 import torch
 import torch.fx
 
@@ -20,6 +21,7 @@ from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.eager_refusals import refusal_of_node
+from fx2onnx.irx.values import dtype_name
 from fx2onnx.lower import torchlib
 from fx2onnx.sizes.expr import Dim
 from fx2onnx.sizes.relation import Relation
@@ -242,8 +244,8 @@ def _missing_error(
     names = sorted(known_names() | {str(overload) for overload in table.entries})
     target, count = missing.most_common(1)[0]
     node = first[target]
-    own = str(target).partition(".")[0]
-    closest = difflib.get_close_matches(
+    own, name = str(target).partition(".")[0], str(target).rpartition(".")[0]
+    closest = [each for each in names if each.rpartition(".")[0] == name] or difflib.get_close_matches(
         str(target), [each for each in names if each.startswith(f"{own}.")], n=1, cutoff=0.6
     )
     others = "; ".join(
@@ -298,6 +300,11 @@ def shown(given: Any) -> str:
         return f"a {type(given).__name__}"
     number = sum(value is not None for value in given or ())
     return f"{number} value" if number == 1 else f"{number} values"
+
+
+def shown_type(dtype: ir.DataType, dims: Iterable[object]) -> str:
+    """The words of messages for a type: ``float32[2, n]``."""
+    return f"{dtype_name(dtype)}[{', '.join(map(str, dims))}]"
 
 
 def located(error: Fx2OnnxError, node: torch.fx.Node) -> Fx2OnnxError:
@@ -359,7 +366,7 @@ def mistaken(node: torch.fx.Node, entry: TableEntry, given: str, wanted: str, si
         where=where_of(node),
         node=describe(node),
         why=f"at {entry.place}",
-        next="report it with the line above" if ours else "return a value for each (dtype, sizes) of op.result",
+        next="report it with the line above" if ours else "return values of the dtypes and sizes of op.result",
     )
 
 

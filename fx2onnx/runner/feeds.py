@@ -324,8 +324,8 @@ class FeedChecker:
         given = list(array.shape)
         if len(given) != len(shape):
             step = "feed an array with the same number of axes"
-            if len(given) + 1 == len(shape):
-                step = f'add an axis: feeds["{arg.name}"][None]'
+            if (axis := _lacking(given, shape)) is not None:
+                step = f'add an axis: feeds["{arg.name}"][{":, " * axis}None]'
             raise UserError(
                 "E401",
                 f"{what} has {len(given)} axes; the model needs {len(shape)}",
@@ -353,6 +353,19 @@ class FeedChecker:
                     if self.refuses_two_sizes or wanted in self.fixed:
                         raise error
                     self._warn(wanted, error.what)
+
+
+def _lacking(given: Sequence[int], shape: Sequence[Any]) -> int | None:
+    """The axis of size 1 or of any size without which ``shape`` is that of an array of the sizes ``given``."""
+    if len(given) + 1 != len(shape):
+        return None
+    for axis, size in enumerate(shape):
+        others = zip(given, [*shape[:axis], *shape[axis + 1 :]], strict=True)
+        if (size == 1 or not isinstance(size, int)) and all(
+            one == other or not isinstance(other, int) for one, other in others
+        ):
+            return axis
+    return None
 
 
 def fix_denoted(program: Program, graph: Any, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:

@@ -17,6 +17,10 @@ MOST_CHARS = 160
 """The longest relation that is shown to people in the place of the sizes at which it holds."""
 
 
+def _in_short(self: object) -> str:
+    return f"<{type(self).__name__} {self}>"
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """A relation of sizes that the example's sizes made true, and that the graph holds for."""
@@ -44,6 +48,8 @@ class Guard:
     def __str__(self) -> str:
         return _line(self.expression, self.where)
 
+    __repr__ = _in_short
+
 
 @dataclass(frozen=True, slots=True)
 class Specialization:
@@ -70,6 +76,8 @@ class Specialization:
     def __str__(self) -> str:
         return _line(self.expression, self.where)
 
+    __repr__ = _in_short
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -92,6 +100,8 @@ class Condition:
     def __str__(self) -> str:
         return _line(self.expression, self.where)
 
+    __repr__ = _in_short
+
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
@@ -107,6 +117,8 @@ class Assumption:
 
     def __str__(self) -> str:
         return _line(f"asserted: {self.what}" if self.kind == "assertion" else self.what, self.where)
+
+    __repr__ = _in_short
 
 
 Assumed: TypeAlias = Condition | Guard | Specialization | Assumption

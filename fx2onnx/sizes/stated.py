@@ -134,7 +134,7 @@ def check_sizes(
                 "E401",
                 f"{what} is for sizes with {condition.text}",
                 why=given + (f"; {condition.where} asks for it" if condition.where else ""),
-                next="feed such sizes, or export the model with a sample of these",
+                next="feed such sizes, or export the module with example inputs of other sizes",
             )
 
 

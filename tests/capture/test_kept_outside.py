@@ -265,8 +265,8 @@ def test_an_object_that_forward_makes_and_returns_is_nothing_kept(monkeypatch: p
     monkeypatch.setattr("fx2onnx.capture.python.kept_outside._taken_out", lambda *given: pytest.fail("searched"))
     result = fx2onnx.export(forward, (torch.ones(3),))
     assert result.report.warnings == [
-        "not in the file: of what forward returns, [1] is a Kept",
-        "not in the file: of what forward returns, [2] is a str",
+        "not in the file: forward's result [1] is a Kept",
+        "not in the file: forward's result [2] is a str",
     ]
     assert result.restore_outputs([7]) == (7, None, "said")
 

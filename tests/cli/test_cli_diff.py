@@ -95,6 +95,15 @@ def test_the_text_has_what_the_json_has(plain: Path, changed: Path) -> None:
     assert "numbers" not in invoke(plain, changed, "--no-numbers").stdout
 
 
+def test_numbers_of_small_weights_have_six_digits(plain: Path, changed: Path) -> None:
+    one, other = (
+        next(numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer if each.name == "mix.bias")
+        for path in (plain, changed)
+    )
+    before, after = (", ".join(f"{number:.6g}" for number in array.tolist()) for array in (one, other))
+    assert f"[{before}] -> [{after}]" in invoke(plain, changed).stdout
+
+
 def test_what_cannot_be_run_is_compared_all_the_same(plain: Path, tmp_path: Path) -> None:
     model = onnx.load(plain)
     model.graph.node.append(helper.make_node("Magic", ["x"], ["magic"], domain="com.example"))

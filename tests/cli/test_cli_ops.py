@@ -24,6 +24,14 @@ def test_the_list_is_that_of_the_table() -> None:
     assert ops.known_overloads() == overload_rows.collected(), "make families writes it"
 
 
+@pytest.mark.parametrize(
+    ("asked", "end"), [("linalg_eig", " more have no ONNX form: --missing"), ("gelu", "overloads")]
+)
+def test_matches_without_a_form_are_counted(asked: str, end: str) -> None:
+    missing, shown = listed(asked, "--missing"), invoke("ops", asked).output.rstrip()
+    assert shown.endswith(f"; {len(missing)}{end}" if missing else end)
+
+
 def test_every_entry_is_listed_with_its_opsets() -> None:
     found = listed()
     entries = {str(each) for each in [*TABLE.entries, *TABLE.complex_entries] if overload_rows.is_listed(each)}

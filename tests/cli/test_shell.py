@@ -157,6 +157,12 @@ def test_a_strict_export_with_a_warning_writes_nothing(flags: tuple[str, ...]) -
     assert invoke("export", "inner/shell_net.py:make", "-o", "net.onnx", "--no-verify", "-q", *flags).exit_code == 0
 
 
+@pytest.mark.parametrize("flags", [("--fail-on", "warning"), ("--fail-on=errors",), ("--fail-on",)])
+def test_another_word_than_warnings_is_refused(flags: tuple[str, ...]) -> None:
+    error = error_of("export", "inner/shell_net.py:make", "-o", "net.onnx", "--no-verify", *flags)
+    assert error["next"] == ["--fail-on warnings, or --strict"]
+
+
 def test_a_strict_export_names_every_warning() -> None:
     with warnings.catch_warnings(action="error"), pytest.raises(fx2onnx.ExportWarning, match="first\nsecond"):
         warn(["first", "second"])

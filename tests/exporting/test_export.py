@@ -307,7 +307,10 @@ def test_mutated_buffer_can_be_an_error() -> None:
         fx2onnx.export(Counts(), (torch.ones(2),), state="error")
     assert caught.value.code == "E106"
     assert caught.value.where is not None
-    assert check(Counts(), (torch.ones(2),)).report.mutations
+    assert [step.partition('"')[2].partition('"')[0] for step in caught.value.next] == ["io", "warn"]
+    report = check(Counts(), (torch.ones(2),)).report
+    assert report.mutations
+    assert report.warnings[0].endswith('the file does not, unless state="io"')
 
 
 class Running(torch.nn.Module):

@@ -350,7 +350,7 @@ class TestLimitedSizes:
     def test_each_is_a_warning_with_its_line(self, function: Callable[..., Any], limits: str) -> None:
         _, texts = warned(function, (torch.randn(2, 21),), dynamic_shapes=({1: "n"},))
         (text,) = texts
-        assert text.startswith(f"the file is right for some sizes n only: {limits}   (")
+        assert text.startswith(f"the file is right only where {limits}   (")
         assert f"test_warnings.py:{function.__code__.co_firstlineno + 1}, in" in text
         low, high = limits.split()[2], limits.split()[-1]
         dim = (
@@ -360,7 +360,7 @@ class TestLimitedSizes:
 
     def test_fewer_than_eight_sizes_are_a_short_interval(self) -> None:
         _, (text,) = warned(first_of_pairs, (torch.randn(2, 3),), dynamic_shapes=({0: "n"},))
-        assert text.startswith("the file is right for some sizes n only: n >= 1 and n <= 2   (")
+        assert text.startswith("the file is right only where n >= 1 and n <= 2   (")
 
     def test_a_least_size_is_none(self) -> None:
         result = silent(most, (torch.randn(2, 21),), dynamic_shapes=({1: "n"},))

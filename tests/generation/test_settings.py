@@ -299,6 +299,16 @@ def test_what_is_no_token_and_no_score_is_one_error(
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("stop", "stop_strings"), ("max_tokens", "max_new_tokens"), ("temprature", "temperature")]
+)
+def test_a_name_that_is_nearly_a_setting_is_told(name: str, meant: str) -> None:
+    with pytest.raises(UserError, match="E401") as caught:
+        settings_of(("input_ids",), {name: 3})
+    assert caught.value.next == (f"did you mean {meant}?",)
+    settings_of((name,), {name: 3})  # an input of the model
+
+
 def test_an_end_for_each_row(folder: Path) -> None:
     """A criterion that returns a bool for each row ends that row alone; tokens may be of NumPy and PyTorch."""
     model = load(folder, "runner")

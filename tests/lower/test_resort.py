@@ -141,6 +141,16 @@ def test_refusals_come_in_one_error() -> None:
     assert exported(forward, 20).model.opset_imports[""] == 20
 
 
+@pytest.mark.parametrize("name", ["mm", "bmm"])
+def test_the_closest_overload_is_of_the_same_operator(name: str) -> None:
+    shape = (2, 3, 3) if name == "bmm" else (3, 3)
+    overload = getattr(torch.ops.aten, name).dtype
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(lambda a, b: overload(a, b, torch.float32), (torch.ones(shape), torch.ones(shape)))
+    assert caught.value.code == "E201"
+    assert f"closest: aten.{name}.default" in caught.value.why
+
+
 def test_a_complex_call_of_an_overload_for_real_numbers_says_so() -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
         exported(lambda x: torch.acos(torch.complex(x, x)))

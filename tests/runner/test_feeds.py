@@ -65,6 +65,27 @@ def test_taken(name: str, value: Any) -> None:
     assert taking(name).run(None, {name: value})[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted", "step"),
+    [
+        ((8,), (8, 1), '["x"][:, None]'),
+        ((8,), (1, 8), '["x"][None]'),
+        ((8,), ("n", 1), '["x"][:, None]'),
+        ((8, 3), ("n", "m", 3), '["x"][None]'),
+        ((2, 3), (2, "n", 3), '["x"][:, None]'),
+        ((8,), (4, 4), "the same number of axes"),
+        ((8, 1), (8,), "the same number of axes"),
+    ],
+)
+def test_the_axis_that_is_lacking_is_named(given: Any, wanted: Any, step: str) -> None:
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, wanted)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, wanted)
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [info], [result])
+    with pytest.raises(UserError) as caught:
+        ort.InferenceSession(helper.make_model(graph, ir_version=10)).run(None, {"x": row(*given)})
+    assert step in caught.value.next[0]
+
+
 @pytest.mark.parametrize(("name", "value", "text"), BAD, ids=lambda item: str(item)[:30])
 def test_refused(name: str, value: Any, text: str) -> None:
     with pytest.raises(UserError) as caught:

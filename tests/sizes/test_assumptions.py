@@ -38,6 +38,7 @@ LINES: list[tuple[Assumed, str]] = [
 @pytest.mark.parametrize(("assumed", "line"), LINES, ids=str)
 def test_lines(assumed: Assumed, line: str) -> None:
     assert str(assumed) == line
+    assert repr([assumed]) == f"[<{type(assumed).__name__} {line}>]", "as a list of them is printed"
 
 
 def test_equal_are_only_those_that_say_the_same_of_the_same_place() -> None:

@@ -146,6 +146,22 @@ def test_mistakes(fixed: Path, arguments: list[str], message: str, tmp_path: Pat
     assert message in done.output
 
 
+@pytest.mark.parametrize(
+    ("rows", "message", "step"),
+    [
+        ({"input": 8, "labels": 8}, "the folder takes input, y", "input=..., y=...)"),
+        ({"input": 8}, "has the arrays input", "input=..., y=...)"),
+        ({"input": 8, "y": 5}, "input has 8, y has 5", "one row for each example"),
+    ],
+)
+def test_arrays_that_do_not_fit(fixed: Path, rows: dict[str, int], message: str, step: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", **{name: np.zeros((count, 3), np.float32) for name, count in rows.items()})
+    done = invoke("train", fixed, "--data", tmp_path / "data.npz")
+    assert done.exit_code == 2
+    assert message in done.output
+    assert step in done.output
+
+
 @pytest.mark.long
 def test_a_folder_of_a_fixed_batch(fixed: Path, tmp_path: Path) -> None:
     """Steps and the test are of as many rows as it takes."""

@@ -89,7 +89,7 @@ def test_answers_of_all_samples_are_compared(classifier: tuple[Path, nn.Module],
         ("onnxruntime", 1, 70),
     ]
     assert verdict.moved[0].by_labels == verdict.moved[0].eager_by_labels == pytest.approx(0.9)
-    assert "top1 of output is 1 against eager PyTorch (70); against the labels 0.9" in verdict.describe()
+    assert "top1 of output is 1 against eager PyTorch (70 compared); against the labels 0.9" in verdict.describe()
     assert json.loads(json.dumps(verdict.as_dict()))["moved"][1]["engine"] == "onnxruntime"
 
 
@@ -124,7 +124,7 @@ def test_a_quantized_file_is_measured_against_the_module_as_it_is(way: str, tmp_
     moved = verdict.moved[0]
     assert moved.value == moved.by_labels == pytest.approx(share) != 1
     assert (moved.eager_by_labels, moved.by_rounded) == (1, 1)
-    assert "against eager PyTorch (200), 1 against it with rounded weights" in str(moved)
+    assert "against eager PyTorch (200 compared), 1 against it with rounded weights" in str(moved)
     assert all(torch.equal(tensor, plain[name]) for name, tensor in module.state_dict().items())
 
 

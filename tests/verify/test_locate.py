@@ -106,6 +106,7 @@ def test_a_changed_attribute_is_found_with_its_line(net: Net, tmp_path: Path) ->
     assert sum(found.difference.counts) == found.difference.differing
     assert found.blame == "the file"
     assert "exported again" in found.why
+    assert "custom_translations= needs the ExportResult" in found.why
     text = found.describe()
     for part in (node.name, "test_locate.py", "layer_norm", "1e-0", "numbers differ", "blame"):
         assert part in text

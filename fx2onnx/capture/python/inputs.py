@@ -194,7 +194,7 @@ def bind(
         if len(input_names) > len(leaves):
             tensors = ", ".join(leaf.path for leaf in leaves) or "none"
             notes.append(
-                f"input_names has {len(input_names)} names, forward gets {len(leaves)} tensors ({tensors}): "
+                f"input_names has {len(input_names)} names, the tensors that forward gets are {len(leaves)} ({tensors}): "
                 f"{', '.join(map(str, input_names[len(leaves) :]))} have no effect; weights keep their names in the module"
             )
         for leaf, name in zip(leaves, input_names, strict=False):

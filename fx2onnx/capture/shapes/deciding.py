@@ -236,9 +236,9 @@ def _ways_without_number(where: SourceLocation | None) -> list[str]:
             _FROM_LIST,
         ]
     steps = [
-        "where it chooses one of several, as a key of a dict does: if and elif on the tensor, torch.where, or "
-        "torch.stack(them)[x], indexed with the tensor x; where it is the key of a cache: compute the table each time, or once for the "
-        "largest number, and slice it",
+        "where it chooses one of several, as the key of a dict does: if and elif on the tensor x, torch.where, or "
+        "torch.stack(them)[x]",
+        "where it is the key of a cache, compute the table each time, or once for the largest number and slice it",
         "or keep it a tensor, or pass it as an argument of forward",
     ]
     if loops() or re.search(r"\b(for|while)\b", line):

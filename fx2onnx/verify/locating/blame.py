@@ -179,11 +179,9 @@ def _altered_blame(side: SideBySide, name: str, program: ModuleProgram, entry: s
     why = "the same module exported again has the value right: the file was changed, or another version wrote it"
     if marks:
         return Blame("rewrite", ", ".join(sorted(marks)), why)
-    return (
-        Blame("file", "the file", why)
-        if side.file.proto.producer_name == PRODUCER
-        else Blame("translation", entry, why)
-    )
+    if side.file.proto.producer_name != PRODUCER:
+        return Blame("translation", entry, why)
+    return Blame("file", "the file", f"{why}; one made with custom_translations= needs the ExportResult in its place")
 
 
 def as_captured(found: FirstWrong, exported: ir.Model, search: Callable[[str, OnnxFile], Any]) -> FirstWrong:

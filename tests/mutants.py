@@ -46,7 +46,7 @@ MUTANTS = [
         "tests/capture/test_needs.py",
     ),
     Mutant("capture/at_one.py", "if small | more not in self.tried and", "if False and", "tests/capture/test_at_one.py"),
-    Mutant("capture/branches/merge.py", "if args[0] != args[1] or", "if", "tests/capture/test_conditions.py"),
+    Mutant("capture/branches/merge.py", "if not _are_same(*args) or", "if", "tests/capture/test_conditions.py"),
     Mutant(
         "capture/branches/noop_guards.py",
         'return self._is_certain("eq", after, now)',

@@ -18,6 +18,7 @@ IR_VERSIONS = {
 def check_opset(opset: Any, argument: str = "opset_version") -> None:
     """Raise UserError E001 where ``opset`` is none of OPSET_MIN to OPSET_MAX; ``argument`` is what the user calls it."""
     if not isinstance(opset, int) or opset not in IR_VERSIONS:
-        is_text = isinstance(opset, str) and opset.isdecimal() and int(opset) in IR_VERSIONS
-        step = f"give a number: {argument}={int(opset)}" if is_text else f"use {OPSET_MIN} to {OPSET_MAX}"
+        text = str(opset).removesuffix(".0")
+        is_known = text.isdecimal() and int(text) in IR_VERSIONS
+        step = f"give a number: {argument}={text}" if is_known else f"use {OPSET_MIN} to {OPSET_MAX}"
         raise UserError("E001", f"{argument}={opset!r} is not supported", next=step)

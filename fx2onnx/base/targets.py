@@ -45,8 +45,12 @@ def check_target(
         kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "something else")
         raise _refusal(text, f"it is no regular file but {kind}", "give the name of a file")
     if not os.path.isdir(folder):
-        state = "is not a folder" if os.path.exists(folder) else "does not exist"
-        raise _refusal(text, f"'{folder}' {state}", f"mkdir -p '{folder}'")
+        above = folder
+        while not os.path.lexists(above):
+            above = os.path.dirname(above)
+        if not os.path.isdir(above):
+            raise _refusal(text, f"'{above}' is not a folder", "give a path in a folder")
+        raise _refusal(text, f"'{folder}' does not exist", f"mkdir -p '{folder}'")
     if is_trying:
         _try_writing(text, folder)
     for given in inputs:

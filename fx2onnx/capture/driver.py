@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -297,6 +298,13 @@ _NO_MODULE = (
 )
 
 
+_TEXT_FOR_MODULE = (
+    "pass the module itself: import or load it, or for a source such as FILE.py:make or hf:FOLDER "
+    "build it with fx2onnx.sources.resolve(source), whose result has module, args and kwargs",
+    "in a shell a text will do: fx2onnx export SOURCE -o model.onnx",
+)
+
+
 def as_module(module: Any) -> torch.nn.Module:
     """An ``nn.Module`` for whatever can be exported. Raises UserError E001."""
     if isinstance(module, torch.export.ExportedProgram):
@@ -316,11 +324,10 @@ def as_module(module: Any) -> torch.nn.Module:
     if callable(module) and not isinstance(module, Shown):  # results of export are callable, too
         return _FunctionModule(module)
     is_state = isinstance(module, Mapping) and any(isinstance(value, torch.Tensor) for value in module.values())
-    raise UserError(
-        "E001",
-        f"an object of type {type(module).__name__} is not a module",
-        next="build the module, then module.load_state_dict(...)" if is_state else _NO_MODULE,
-    )
+    step: tuple[str, ...] = ("build the module, then module.load_state_dict(...)" if is_state else _NO_MODULE,)
+    if isinstance(module, str | os.PathLike) and not os.fspath(module).endswith(".onnx"):
+        step = _TEXT_FOR_MODULE
+    raise UserError("E001", f"an object of type {type(module).__name__} is not a module", next=step)
 
 
 def _tree_of(root: torch.nn.Module) -> ModuleTree:

@@ -16,7 +16,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.source import lines_of
 from fx2onnx.base.stack_frames import limit_reached
 from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome, Recorded
-from fx2onnx.capture.python.inputs import ARGUMENT, Arguments
+from fx2onnx.capture.python.inputs import ARGUMENT, TO_TENSORS, Arguments
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.eager_refusals import is_of_eager
 from fx2onnx.capture.recording.tracer import Tracer
@@ -268,11 +268,13 @@ def explained(cause: Exception) -> UserError:
 def steps_before(root: torch.nn.Module, arguments: Arguments, error: UserError) -> list[str]:
     """Steps to take before all others where a capture fails: what is wrong around the call and the failure itself does not show."""
     names = [name for name, value in arguments.objects() if isinstance(value, np.ndarray)]
-    steps = [
-        f"pass tensors: torch.from_numpy(array) for the NumPy array {name.removeprefix(ARGUMENT)}" for name in names
-    ]
+    steps = [TO_TENSORS.format(name.removeprefix(ARGUMENT)) for name in names]
     if "must be Tensor, not list" in error.why or "must be Tensor, not tuple" in error.why:
         steps.append("pass tensors: torch.tensor(numbers) for a list of numbers")
+    if "must be Tensor, not float" in error.why or "must be Tensor, not int" in error.why:
+        steps.append("pass tensors: torch.tensor(number) for a number")
+    if error.code == "E101" and ("dtype" in error.why or "scalar type" in error.why):
+        steps += _other_dtypes(root, arguments)
     if any(isinstance(value, str) and value.endswith(".onnx") for _, value in arguments.objects()):
         steps.insert(0, "give the example inputs before the path: export(module, args, path)")
     if error.code in ("E104", "E105") and error.where is not None and not lines_of(error.where.file):
@@ -281,6 +283,20 @@ def steps_before(root: torch.nn.Module, arguments: Arguments, error: UserError) 
             f"save the code in a file and import it: a loop or a branch needs its source, and {error.where.file} has none",
         )
     return [CONVERT, *steps[:2]] if observers_of(root) else steps[:2]
+
+
+def _other_dtypes(root: torch.nn.Module, arguments: Arguments) -> list[str]:
+    """The step where the parameters have one dtype of floating-point numbers, and an argument another."""
+    own = {each.dtype for each in root.parameters() if each.is_floating_point()}
+    other = [leaf for leaf in arguments.leaves if leaf.tensor.dtype not in own]
+    other = [leaf for leaf in other if leaf.tensor.is_floating_point()] or other
+    if len(own) != 1 or not other:
+        return []
+    name, dtype = other[0].path, other[0].tensor.dtype
+    or_module = f", or export module.to({dtype})" if dtype.is_floating_point else ""
+    return [
+        f"{name} is {dtype}, the module's weights are {min(own, key=str)}: pass {name}.to({min(own, key=str)}){or_module}"
+    ]
 
 
 def notes_on_observers(root: torch.nn.Module) -> list[str]:

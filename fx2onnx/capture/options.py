@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -60,8 +60,10 @@ class CaptureOptions:
         if not isinstance(self.samples, list | tuple):
             what = f"samples is a {type(self.samples).__name__}, no list of calls"
             raise UserError("E001", what, next="give a list with the arguments of each call: samples=[(x,), (longer,)]")
-        if isinstance(self.bake, str) and self.bake != BAKE_AUTO:
-            step = f"bake=[{self.bake!r}] for that input, or bake={BAKE_AUTO!r}"
+        if not isinstance(self.bake, list | tuple | set | frozenset) and self.bake != BAKE_AUTO:
+            step = (
+                f"bake=[{self.bake if isinstance(self.bake, str) else 'NAME'!r}] for that input, or bake={BAKE_AUTO!r}"
+            )
             raise UserError("E001", f"bake={self.bake!r} is not known", next=step)
 
 
@@ -69,6 +71,20 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     """Raise UserError E001 where ``value`` is none of ``known``."""
     if value not in known:
         raise UserError("E001", f"{name}={value!r} is not known", next=f"one of {', '.join(known)}")
+
+
+def check_kinds(given: Mapping[str, object], flags: Collection[str], tables: Collection[str]) -> None:
+    """Raise UserError E001 where one of ``flags`` is neither True, False nor None, or one of ``tables`` is no dict."""
+    for name in flags:
+        if given.get(name) not in (True, False, None):
+            raise UserError("E001", f"{name}={given[name]!r:.80} is not known", next=f"{name}=True or {name}=False")
+    for name in tables:
+        if given.get(name) and not isinstance(given[name], Mapping):
+            raise UserError(
+                "E001",
+                f"{name} is {given[name]!r:.80}, not a dict",
+                next=f"{name}={{key: value}}; help(fx2onnx.export) says of what",
+            )
 
 
 TracedCode: TypeAlias = frozenset[CodeType]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
+
+import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.attempt import Attempt, Enlarged, Failed, Recorded, RunProgram, own_run_failed
@@ -168,6 +171,7 @@ def refused_size(attempt: Attempt, name: str, change: Specialization, env: Shape
         + no_loop_since(attempt.branching.loop_failure),
         next=(
             *([] if narrowed or is_pythons else _of_others(attempt, name, change.value)),
+            *([] if narrowed or is_pythons else _sliced(attempt, name, change.value)),
             f"make the size static (leave {name} out of dynamic_shapes)",
             *([f"or declare {name} with wider bounds"] if narrowed else [] if weights else [symbolic]),
         ),
@@ -193,11 +197,37 @@ def steps_since(failure: BaseException | None) -> tuple[str, ...]:
     return tuple(failure.next) if is_of_loop else (LOOP_IN_TENSORS,)  # type: ignore[union-attr]
 
 
-def _weights_with(attempt: Attempt, size: object) -> str:
+def _weights_with(attempt: Attempt, size: int) -> str:
     """The end of a sentence that names the weights which have that size."""
-    weights = attempt.root.named_parameters() if size != 1 else ()
-    having = [f"{name} {list(weight.shape)}" for name, weight in weights if size in weight.shape]
+    having = [f"{name} {list(weight.shape)}" for name, weight in _tensors_of(attempt, size)]
     return f"; weights of that size: {', '.join(having[:4])}" if having else ""
+
+
+def _tensors_of(attempt: Attempt, size: int) -> list[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of that size, by name; none for 1, which broadcasts."""
+    named = chain(attempt.root.named_parameters(), attempt.root.named_buffers()) if size != 1 else ()
+    return [(name, tensor) for name, tensor in named if size in tensor.shape]
+
+
+def _sliced(attempt: Attempt, name: str, size: int) -> list[str]:
+    """Advice to take as much of a table as the input is long, where a module of the user's own has a tensor of that size."""
+    tables = [
+        f"{each}[{':, ' * list(tensor.shape).index(size)}:"
+        for each, tensor in _tensors_of(attempt, size)
+        if tensor.dim() > 1
+        and not type(attempt.root.get_submodule(each.rpartition(".")[0])).__module__.startswith("torch.")
+    ]
+    places = [
+        f"{leaf.path}.shape[{axis}]"
+        for leaf in attempt.arguments.leaves
+        for axis, dim in leaf.axes.items()
+        if isinstance(dim, Dim) and name in dim.symbols()
+    ]
+    return (
+        [f"where it is a table, take as much of it as the input has: {tables[0]}{places[0]}]"]
+        if tables and places
+        else []
+    )
 
 
 def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:
@@ -209,7 +239,11 @@ def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:
         for axis, length in enumerate(leaf.tensor.shape)
         if axis not in leaf.axes and length == size and length > 1
     ]
-    return [f"name {name} in dynamic_shapes for {' and '.join(same)}, too, if these are one size"] if same else []
+    return (
+        [f"name {name} in dynamic_shapes for {' and '.join(same)}, too, if these are one size (--dynamic in a shell)"]
+        if same
+        else []
+    )
 
 
 def _looping(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv) -> UserError:

@@ -14,7 +14,7 @@ from fx2onnx.base.cache_names import CELLS
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
 from fx2onnx.base.options import CHECKS, INPUTS, OUTPUT, SIZES, option
-from fx2onnx.capture.options import CaptureOptions, check_choice
+from fx2onnx.capture.options import CaptureOptions, check_choice, check_kinds
 from fx2onnx.files.own_metadata import metadata_of
 from fx2onnx.judge import Effort
 from fx2onnx.precision.options import Precision
@@ -163,6 +163,7 @@ class ExportOptions:
         refuse_unknown("export", set(keywords) - set(TORCH_ONLY), _OWN | _OF_CAPTURE)
         of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
         own = {name: value for name, value in keywords.items() if name in _OWN}
+        check_kinds(own, _FLAGS, _TABLES)
         own["custom_opsets"] = dict(own.get("custom_opsets") or {})
         own["quantize"] = Quantize.of(own.get("quantize"))
         own["metadata"], own["properties"] = metadata_of(own.get("metadata", "light"), "light", METADATA)
@@ -351,6 +352,10 @@ class FolderOptions:
 
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored", "properties"}
+_FLAGS = [found.name for found in fields(ExportOptions) if found.name in _OWN and found.type in ("bool", "bool | None")]
+_TABLES = [
+    found.name for found in fields(ExportOptions) if found.name in _OWN and str(found.type).startswith("Mapping")
+]
 _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"strategy", "training", "gradients"}
 
 

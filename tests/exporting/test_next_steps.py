@@ -33,6 +33,23 @@ class Sum(nn.Module):
         return a + b
 
 
+class Table(nn.Module):
+    def __init__(self, table: torch.Tensor) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table
+
+
+def of_dict(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return batch["a"] + batch["b"]
+
+
+def by_keyword(x: torch.Tensor, *, scale: float) -> torch.Tensor:
+    return x * scale
+
+
 def counts_in_numpy(x: torch.Tensor) -> torch.Tensor:
     found = np.zeros(10, dtype=np.float32)
     for k in x.abs().long().flatten().tolist():
@@ -138,6 +155,32 @@ def prepared(is_qat: bool = False) -> nn.Module:
         (lambda: nn.Linear(4, 2), (X,), {"bake": "input"}, "bake=['input'] for that input"),
         (Sum, (X, X), {"custom_translations": {torch.ops.aten.add.Tensor: with_operators}}, "op.Add(a, b)"),
         (lambda: nn.Linear(4, 2), (X,), {"target": "onnxrt"}, "did you mean 'onnxruntime'"),
+        (lambda: nn.Linear(4, 2), (X,), {"opset_version": 17.0}, "opset_version=17"),
+        (nn.Identity, (X.numpy(),), {}, "for the NumPy array input"),
+        (nn.Identity, ({"a": X.numpy()},), {}, "for the NumPy array input_a"),
+        (lambda: nn.Linear(4, 2), (3.0,), {}, "torch.tensor(number)"),
+        (lambda: nn.Linear(4, 2).half(), (X,), {}, "pass input.to(torch.float16), or export module.to(torch.float32)"),
+        (lambda: nn.LayerNorm(4).double(), (X,), {}, "pass input.to(torch.float64)"),
+        (lambda: nn.Linear(4, 2), (X.long(),), {}, "pass input.to(torch.float32)"),
+        (lambda: of_dict, {"a": X, "b": X}, {}, "args=(batch,), a tuple with one element"),
+        (lambda: nn.Linear(4, 2), (), {"kwargs": {"inp": X}}, "forward calls it input"),
+        (lambda: by_keyword, (X, 2.0), {}, "kwargs={'scale': ...}"),
+        (lambda: lambda: nn.Linear(4, 2), (X,), {}, "export(make(), args, path)"),
+        (lambda: lambda x: nn.Linear(4, 2), (X,), {}, "export(make(), args, path)"),
+        (lambda: "torchvision:resnet18", (X,), {}, "fx2onnx.sources.resolve(source)"),
+        (lambda: Path("net.pt"), (X,), {}, "import or load it"),
+        (lambda: nn.Linear(4, 2), (X,), {"dynamic_shapes": {"input": {"batch": 0}}}, "{0: 'batch'}"),
+        (lambda: nn.Linear(4, 2), (X,), {"dynamic_axes": {"input": {"0": "batch"}}}, "{0: 'batch'}"),
+        (lambda: Table(nn.Parameter(X[:, :1])), (X,), {"dynamic_shapes": {"x": {0: "n"}}}, "table[:x.shape[0]]"),
+        (lambda: Table(nn.Buffer(X[:1])), (X,), {"dynamic_shapes": {"x": {1: "n"}}}, "table[:, :x.shape[1]]"),
+        (lambda: nn.Linear(4, 2), (X,), {"verify": "no"}, "verify=False"),
+        (lambda: nn.Linear(4, 2), (X,), {"optimize": 3}, "optimize=True"),
+        (lambda: nn.Linear(4, 2), (X,), {"external_data": "weights.bin"}, "external_data=True"),
+        (lambda: nn.Linear(4, 2), (X,), {"bake": True}, "bake=['NAME']"),
+        (lambda: nn.Linear(4, 2), (X,), {"custom_translations": [with_operators]}, "custom_translations={key: value}"),
+        (lambda: nn.Linear(4, 2), (X,), {"input_names": [1]}, 'input_names=["first", "second"]'),
+        (lambda: nn.Linear(4, 2), (X,), {"input_names": 5}, 'input_names=["first", "second"]'),
+        (lambda: nn.Linear(4, 2), (X,), {"output_names": [None]}, 'output_names=["first", "second"]'),
     ],
 )
 def test_an_export_error_leads_to_the_fix(module: Any, args: Any, options: dict[str, Any], step: str) -> None:
@@ -331,3 +374,11 @@ def test_every_error_has_the_address_of_its_page() -> None:
         assert error.page == f"{DOCS}errors.html#{code.lower()}"
         assert str(error).endswith(error.page)
         assert error.as_dict()["docs"] == error.page
+
+
+@pytest.mark.parametrize("path", ["a_file/m.onnx", "a_file/inside/m.onnx"])
+def test_no_folder_is_made_where_a_file_is(path: str, tmp_path: Path) -> None:
+    (tmp_path / "a_file").touch()
+    with pytest.raises(UserError, match="a_file' is not a folder") as caught:
+        fx2onnx.export(nn.Identity(), (X,), tmp_path / path)
+    assert "mkdir" not in "".join(caught.value.next)

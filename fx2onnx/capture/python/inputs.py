@@ -32,6 +32,12 @@ ARGUMENT = "@"
 """With it the names of ``held_names`` begin that are those of arguments, as no attribute's does."""
 _IMMEDIATE = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _WORDS = {"builtin_function_or_method": "method"}
+TO_TENSORS = "pass tensors: torch.from_numpy(array) for the NumPy array {}"
+"""The step where an argument is a NumPy array, by its name."""
+
+MODULE_MADE = "pass the module, not the function that makes it: export(make(), args, path)"
+"""The step where a function that makes a module was given for the module."""
+
 HELD = -1
 """The position of what is put into modules and objects before they run, rather than handed to forward."""
 
@@ -180,6 +186,10 @@ def bind(
         elif not isinstance(item.value, _IMMEDIATE):
             leaves += held.get(position, ())
             _find_constant(constants, ".".join(map(str, keys)), item.value, held.get(position, ()))
+    if not leaves and (arrays := [name for name, kind in constants.items() if kind == "ndarray"]):
+        raise UserError(
+            "E101", "no argument is a tensor", why=_notes_on(constants)[0], next=TO_TENSORS.format(arrays[0])
+        )
     notes = _notes_on(constants)
     for leaf in leaves:
         while leaf.name in taken:
@@ -284,9 +294,13 @@ def refuse_repeated(argument: str, names: Sequence[str]) -> None:
     """Raises UserError E001 where two of ``names`` are equal, one is no text that a file can hold, or they are one text."""
     if isinstance(names, str):
         raise UserError("E001", f"{argument} is {names!a:.80}, not a list", next=f"{argument}=[{names!a:.80}]")
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            "E001", f"{argument} is {names!a:.80}", next=f'give a list of texts: {argument}=["first", "second"]'
+        )
     seen: set[str] = set()
     for name in names:
-        if isinstance(name, str) and name != storable(name):
+        if name != storable(name):
             what = f"{argument} gives {name!a}, which is no text that a file can hold"
             raise UserError(
                 "E001", what, why="UTF-8 has no halves of characters", next="give a name of whole characters"
@@ -326,6 +340,20 @@ def _refuse_kind(keys: Sequence[Key], value: object) -> None:
     raise UserError("E107", f"the input {path} is {what}", why=why, next=steps)
 
 
+def _other_place(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> list[str]:
+    """The step where what was given fits in another place: a dict as the one argument, or keywords of forward."""
+    lacking = [each for name, each in signature.parameters.items() if each.default is each.empty and name not in kwargs]
+    if not signature.parameters:
+        return [MODULE_MADE]
+    first = lacking[0].name if len(lacking) == 1 else ""
+    if first and not args and kwargs and not kwargs.keys() & signature.parameters.keys():
+        is_one = len(kwargs) == 1
+        other = f"a dict that is {first} itself is args=({first},), a tuple with one element"
+        return [f"forward calls it {first}: kwargs={{{first!r}: ...}}", f"or {other}"] if is_one else [other]
+    keywords = [each.name for each in lacking if each.kind is each.KEYWORD_ONLY]
+    return [f"kwargs={{{keywords[0]!r}: ...}}: forward takes it as a keyword only"] if keywords else []
+
+
 def _argument_names(
     forward: Callable[..., object],
     signature: inspect.Signature | None,
@@ -348,6 +376,7 @@ def _argument_names(
             why=f"{cause}; given: {', '.join(given) or 'nothing'}",
             next=[
                 *(f"did you mean {each}?" for each in meant),
+                *_other_place(signature, args, kwargs),
                 "pass the arguments that you would call the module with: args=(...), kwargs={...}",
             ],
         ) from cause

@@ -130,11 +130,15 @@ def _as_dim(leaf: Leaf, axis: int, size: Spec, asked: Requested) -> DimLike | No
 def axis_of(leaf: Leaf, axis: object) -> int:
     rank = leaf.tensor.dim()
     if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
+        is_text = isinstance(axis, str) and rank
         raise UserError(
             "E105",
             f"{leaf.path} has no axis {axis!r:.80}",
             why=f"its sample is {list(leaf.tensor.shape)}",
-            next=f"axes go from 0 to {rank - 1}" if rank else "a scalar has no axes: leave it out",
+            next=[
+                *(["the axis is a number and comes first, then the name: {0: 'batch'}"] if is_text else []),
+                f"axes go from 0 to {rank - 1}" if rank else "a scalar has no axes: leave it out",
+            ],
         )
     return axis % rank
 

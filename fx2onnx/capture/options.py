@@ -75,16 +75,12 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
 
 def check_kinds(given: Mapping[str, object], flags: Collection[str], tables: Collection[str]) -> None:
     """Raise UserError E001 where one of ``flags`` is neither True, False nor None, or one of ``tables`` is no dict."""
-    for name in flags:
-        if given.get(name) not in (True, False, None):
-            raise UserError("E001", f"{name}={given[name]!r:.80} is not known", next=f"{name}=True or {name}=False")
-    for name in tables:
-        if given.get(name) and not isinstance(given[name], Mapping):
-            raise UserError(
-                "E001",
-                f"{name} is {given[name]!r:.80}, not a dict",
-                next=f"{name}={{key: value}}; help(fx2onnx.export) says of what",
-            )
+    for name, value in given.items():
+        if name in flags and value not in (True, False, None):
+            raise UserError("E001", f"{name}={value!r:.80} is not known", next=f"{name}=True or {name}=False")
+        if name in tables and value and not isinstance(value, Mapping):
+            step = f"{name}={{key: value}}; help(fx2onnx.export) says of what"
+            raise UserError("E001", f"{name} is {value!r:.80}, not a dict", next=step)
 
 
 TracedCode: TypeAlias = frozenset[CodeType]

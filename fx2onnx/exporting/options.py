@@ -321,9 +321,8 @@ class FolderOptions:
         if given is None or isinstance(given, Mapping):
             return given
         if not isinstance(given, str | os.PathLike):
-            raise UserError(
-                "E001", f"kv_calibration is a {type(given).__name__}", next="give an .npz file or a dict of arrays"
-            )
+            what = f"kv_calibration is a {type(given).__name__}"
+            raise UserError("E001", what, next="give an .npz file or a dict of arrays")
         from fx2onnx.quantize.calibration import loaded
 
         return loaded(os.fspath(given))
@@ -351,11 +350,10 @@ class FolderOptions:
         return self.kv
 
 
-_OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored", "properties"}
-_FLAGS = [found.name for found in fields(ExportOptions) if found.name in _OWN and found.type in ("bool", "bool | None")]
-_TABLES = [
-    found.name for found in fields(ExportOptions) if found.name in _OWN and str(found.type).startswith("Mapping")
-]
+_KINDS = {found.name: str(found.type) for found in fields(ExportOptions)}
+_OWN = frozenset(_KINDS) - {"capture", "keep_weights", "ignored", "properties"}
+_FLAGS = frozenset(name for name, kind in _KINDS.items() if kind in ("bool", "bool | None"))
+_TABLES = frozenset(name for name, kind in _KINDS.items() if kind.startswith("Mapping"))
 _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"strategy", "training", "gradients"}
 
 

@@ -16,7 +16,8 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.source import lines_of
 from fx2onnx.base.stack_frames import limit_reached
 from fx2onnx.capture.attempt import Attempt, Baked, Failed, Outcome, Recorded
-from fx2onnx.capture.python.inputs import ARGUMENT, TO_TENSORS, Arguments
+from fx2onnx.capture.python.inputs import ARGUMENT, Arguments
+from fx2onnx.capture.python.misfits import TO_TENSORS
 from fx2onnx.capture.reasons import Reason
 from fx2onnx.capture.recording.eager_refusals import is_of_eager
 from fx2onnx.capture.recording.tracer import Tracer

@@ -40,6 +40,7 @@ RARE_ROADS = {
     "sparse operands": "overloads.sparse",
     "NumPy in tensors": "shapes.numpy_arrays",
     "random draws": "python.random_draws",
+    "arguments that do not fit": "python.misfits",
     "a failed attempt": "remedies",
     "a failed run": "failures",
     "errors that forward catches": "caught",

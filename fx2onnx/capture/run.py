@@ -19,7 +19,7 @@ from fx2onnx.capture.captured import NEXT, RETURNS_STATE, Captured, GraphInput, 
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.file_names import install_names
 from fx2onnx.capture.python.held import Snapshot
-from fx2onnx.capture.python.inputs import MODULE_MADE, Arguments, Leaf
+from fx2onnx.capture.python.inputs import Arguments, Leaf
 from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.python.stand_ins import LENGTHS
 from fx2onnx.capture.python.within import tensors_within
@@ -305,7 +305,7 @@ def graph_outputs(
             "forward returns nothing that a file can hold",
             why=f"its result has no tensor and no number: {'; '.join(others[:5])}",
             next=(
-                *([MODULE_MADE] if isinstance(result, torch.nn.Module) else []),
+                *([road("arguments that do not fit").MODULE_MADE] if isinstance(result, torch.nn.Module) else []),
                 "return tensors, numbers, or dicts, tuples, lists and dataclasses of them",
                 "or register the class with torch.utils._pytree.register_pytree_node",
             ),

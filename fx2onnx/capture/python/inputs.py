@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,6 +18,7 @@ from fx2onnx.base.escape import storable
 from fx2onnx.base.signatures import signature_of
 from fx2onnx.capture.python.held import Snapshot
 from fx2onnx.capture.python.within import tensors_within
+from fx2onnx.capture.rare_roads import road
 from fx2onnx.sizes.expr import DimLike
 from fx2onnx.torchcompat.pytrees import Key, Rebuild, flatten, is_built_otherwise, is_object, is_structure
 
@@ -32,12 +31,6 @@ ARGUMENT = "@"
 """With it the names of ``held_names`` begin that are those of arguments, as no attribute's does."""
 _IMMEDIATE = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _WORDS = {"builtin_function_or_method": "method"}
-TO_TENSORS = "pass tensors: torch.from_numpy(array) for the NumPy array {}"
-"""The step where an argument is a NumPy array, by its name."""
-
-MODULE_MADE = "pass the module, not the function that makes it: export(make(), args, path)"
-"""The step where a function that makes a module was given for the module."""
-
 HELD = -1
 """The position of what is put into modules and objects before they run, rather than handed to forward."""
 
@@ -186,10 +179,8 @@ def bind(
         elif not isinstance(item.value, _IMMEDIATE):
             leaves += held.get(position, ())
             _find_constant(constants, ".".join(map(str, keys)), item.value, held.get(position, ()))
-    if not leaves and (arrays := [name for name, kind in constants.items() if kind == "ndarray"]):
-        raise UserError(
-            "E101", "no argument is a tensor", why=_notes_on(constants)[0], next=TO_TENSORS.format(arrays[0])
-        )
+    if not leaves and "ndarray" in constants.values():
+        raise road("arguments that do not fit").no_tensor(constants)
     notes = _notes_on(constants)
     for leaf in leaves:
         while leaf.name in taken:
@@ -340,20 +331,6 @@ def _refuse_kind(keys: Sequence[Key], value: object) -> None:
     raise UserError("E107", f"the input {path} is {what}", why=why, next=steps)
 
 
-def _other_place(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> list[str]:
-    """The step where what was given fits in another place: a dict as the one argument, or keywords of forward."""
-    lacking = [each for name, each in signature.parameters.items() if each.default is each.empty and name not in kwargs]
-    if not signature.parameters:
-        return [MODULE_MADE]
-    first = lacking[0].name if len(lacking) == 1 else ""
-    if first and not args and kwargs and not kwargs.keys() & signature.parameters.keys():
-        is_one = len(kwargs) == 1
-        other = f"a dict that is {first} itself is args=({first},), a tuple with one element"
-        return [f"forward calls it {first}: kwargs={{{first!r}: ...}}", f"or {other}"] if is_one else [other]
-    keywords = [each.name for each in lacking if each.kind is each.KEYWORD_ONLY]
-    return [f"kwargs={{{keywords[0]!r}: ...}}: forward takes it as a keyword only"] if keywords else []
-
-
 def _argument_names(
     forward: Callable[..., object],
     signature: inspect.Signature | None,
@@ -366,20 +343,7 @@ def _argument_names(
     try:
         signature.bind(*args, **kwargs)
     except TypeError as cause:
-        given = [*([f"{len(args)} positional"] if args else []), *(f"{name}=" for name in kwargs)]
-        text = re.sub(r"\s+", " ", str(signature))
-        unknown = next((name for name in kwargs if name not in signature.parameters), "")
-        meant = difflib.get_close_matches(unknown, list(signature.parameters), 1)
-        raise UserError(
-            "E101",
-            f"the arguments do not fit forward{text if len(text) < 200 else text[:200] + '...'}",
-            why=f"{cause}; given: {', '.join(given) or 'nothing'}",
-            next=[
-                *(f"did you mean {each}?" for each in meant),
-                *_other_place(signature, args, kwargs),
-                "pass the arguments that you would call the module with: args=(...), kwargs={...}",
-            ],
-        ) from cause
+        raise road("arguments that do not fit").no_call(signature, args, kwargs, cause) from cause
     names: list[str] = []
     variadic = 0
     parameters = [p for p in signature.parameters.values() if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]

@@ -141,6 +141,11 @@ def tables() -> list[Case]:
         )
         for place in ("pytorch_half_pixel", "tf_crop_and_resize"):
             made.append(Case("Resize", [image], roi, by, mode=mode, coordinate_transformation_mode=place))
+    for dtype in ("uint8", "int8", "int32"):  # cut, not rounded
+        made.append(Case("Resize", [numbers(dtype, 1, 2, 5, 4)], None, np.float32([1, 1, 2, 2]), mode="linear"))
+    for mode in ("linear", "cubic"):  # rounded after each axis
+        by = np.float32([1, 1, 0.5, 0.75])
+        made.append(Case("Resize", [numbers("uint8", 1, 2, 8, 12)], None, by, mode=mode, antialias=1))
     line = numbers("float32", 3, 2)
     for low, high in ((2, -4), (-4, 2), (3, -5), (-3, 1), (2, -1)):  # a pad that cuts what the other one adds
         made.append(Case("Pad", [line], np.array([low, 0, high, 0])))

@@ -115,6 +115,7 @@ def _picked(x: Array, axis: int, index: Array, times: int) -> Array:
 
 
 MAX_TIMES = 8
+FIXED = 1 << 22
 
 _RATIOS: dict[str, Callable[..., float]] = {"not_larger": min, "not_smaller": max}
 
@@ -136,7 +137,11 @@ def resize(
     axes: Sequence[int] | None = None,
     keep_aspect_ratio_policy: str = "stretch",
 ) -> Array:
-    """x interpolated to other sizes, axis by axis."""
+    """x interpolated to other sizes, axis by axis.
+
+    Numerics: whole numbers are cut, as in onnxruntime; with ``antialias`` they are rounded after each axis, the last one first, and
+    weights have 22 bits.
+    """
     if antialias and mode == "nearest":
         raise ValueError("antialias is for the modes linear and cubic")
     lines = _lines(axes, x.ndim)
@@ -152,11 +157,14 @@ def resize(
         return x.copy()
     edges = None if roi is None or not roi.size else roi.astype(np.float64)
     y = widen(x)
-    if mode != "nearest" and y.dtype.kind in "iu":
-        y = y.astype(np.float32 if y.dtype.itemsize < 4 else np.float64)
+    is_whole = mode != "nearest" and x.dtype.kind in "iu"
+    if is_whole:
+        y = y.astype(np.float32 if y.dtype.itemsize < 4 and not antialias else np.float64)
     outside: list[tuple[int, Array]] = []
     in_turn = list(enumerate(zip(lines, factors, target, real, strict=True)))
-    for place, (axis, factor, size, full) in in_turn[::-1] if mode == "nearest" else in_turn:
+    for place, (axis, factor, size, full) in (
+        in_turn[::-1] if mode == "nearest" or (is_whole and antialias) else in_turn
+    ):
         low, high = (float(edges[place]), float(edges[place + len(lines)])) if edges is not None else (0.0, 1.0)
         if size == x.shape[axis] and (factor == 1 or antialias) and not is_crop:
             continue
@@ -167,14 +175,19 @@ def resize(
         )
         if is_crop:
             outside.append((axis, (position < 0) | (position > x.shape[axis] - 1)))
-        y = _picked(y, axis, index[:, 0], times) if mode == "nearest" else apply_taps(y, axis, index, weights)
+        if is_whole and antialias:
+            info = np.iinfo(x.dtype)
+            y = apply_taps(y, axis, index, np.rint(weights * FIXED) / FIXED)
+            y = np.clip(np.floor(y + 0.5), info.min, info.max)
+        else:
+            y = _picked(y, axis, index[:, 0], times) if mode == "nearest" else apply_taps(y, axis, index, weights)
     for axis, mask in outside:
         cut: list[Any] = [slice(None)] * y.ndim
         cut[axis] = mask
         y[tuple(cut)] = extrapolation_value
-    if x.dtype.kind in "iu" and y.dtype.kind == "f":
+    if is_whole:
         info = np.iinfo(x.dtype)
-        y = np.clip(np.rint(y), info.min, info.max)
+        y = np.clip(np.trunc(y), info.min, info.max)
     return np.array(y, dtype=x.dtype) if y is x else np.asarray(y, dtype=x.dtype)
 
 

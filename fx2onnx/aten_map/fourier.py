@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
@@ -101,13 +102,28 @@ def complex_transform(op: Emit, value: ir.Value, axes: Sequence[int], inverse: b
     found = as_pair(op, value, op.result_dtype() if op.is_complex(value) else floating(op.dtype(value)))
     for axis in axes:
         found = transform(op, found, axis, inverse)
-    return found
+    is_of_reals = len(axes) == 1 and not inverse and not op.is_complex(value)
+    return exactly_real(op, found, axes[0], op.dims(value)[axes[0]]) if is_of_reals else found
 
 
 def real_transform(op: Emit, value: ir.Value, axis: int) -> ir.Value:
     """Unscaled, the first half of the spectrum of a real signal."""
     real = op.cast(value, floating(op.dtype(value)))
-    return transform(op, op.Unsqueeze(real, axes=[op.rank(real)]), axis, False, True)
+    found = transform(op, op.Unsqueeze(real, axes=[op.rank(real)]), axis, False, True)
+    return exactly_real(op, found, axis, op.dims(real)[axis])
+
+
+def exactly_real(op: Emit, found: ir.Value, axis: int, size: DimLike) -> ir.Value:
+    """The spectrum of ``size`` real numbers without what rounding leaves of imaginary parts at frequency 0 and at half of an even size: the
+    angle of a negative number there is pi, as in PyTorch, and not -pi now and then.
+    """
+    bins, behind = op.dims(found)[axis], [1] * (op.rank(found) - axis - 1)
+    ends = _ends(op, bins, size)
+    if isinstance(ends, ir.Value):
+        are_left = op.And(op.reshape(ends, [bins, *behind]), op.const([False, True]))
+    else:
+        are_left = op.const(ends.reshape(-1, *behind) & np.array([False, True]))
+    return mark_complex(op.Where(are_left, op.const(0.0, op.dtype(found)), found))
 
 
 def to_real(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
@@ -122,11 +138,18 @@ def to_real(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
 
 def _doubled(op: Emit, half: DimLike, size: DimLike, dtype: ir.DataType) -> ir.Value:
     """[half]: 2 for each frequency that stands for two, 1 for 0 and, of an even size, for the last."""
-    if isinstance(half, int) and isinstance(size, int):
-        return op.const([1.0 if place in (0, size / 2) else 2.0 for place in range(half)], dtype)
-    places = counted(op, half, D.INT64)
-    is_end = op.Or(op.Equal(places, op.const(np.int64(0))), op.Equal(op.Add(places, places), op.size(size)))
-    return op.Where(is_end, op.const(1.0, dtype), op.const(2.0, dtype))
+    ends = _ends(op, half, size)
+    if isinstance(ends, ir.Value):
+        return op.Where(ends, op.const(1.0, dtype), op.const(2.0, dtype))
+    return op.const(np.where(ends, 1.0, 2.0), dtype)
+
+
+def _ends(op: Emit, bins: DimLike, size: DimLike) -> ir.Value | npt.NDArray[np.bool_]:
+    """[bins]: whether a frequency is 0 or half of ``size``."""
+    if isinstance(bins, int) and isinstance(size, int):
+        return np.isin(np.arange(bins) * 2, (0, size))
+    places = counted(op, bins, D.INT64)
+    return op.Or(op.Equal(places, op.const(np.int64(0))), op.Equal(op.Add(places, places), op.size(size)))
 
 
 def _plan(

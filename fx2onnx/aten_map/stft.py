@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.fourier import rescaled, resized, to_real, transform
+from fx2onnx.aten_map.fourier import exactly_real, rescaled, resized, to_real, transform
 from fx2onnx.aten_map.padding import padded
 from fx2onnx.aten_map.repeating import _rolled as rolled
 from fx2onnx.aten_map.table.axes import fixed, whole
@@ -99,7 +99,7 @@ def _stft(
         found = op.STFT(
             signal, op.const(np.int64(hop)), shape, op.const(np.int64(n_fft)), onesided=int(half), outputs=typed
         )
-        found = op.Transpose(found, perm=[0, 2, 1, 3])
+        found = op.Transpose(exactly_real(op, found, 2, n_fft), perm=[0, 2, 1, 3])
         found = found if rank == 2 else op.Squeeze(found, axes=[0])
     else:
         if isinstance(frames, Dim):
@@ -110,6 +110,7 @@ def _stft(
         if shape is not None:
             pieces = op.Mul(pieces, op.Unsqueeze(shape, axes=[1]))
         found = transform(op, pieces, rank, False, half)
+        found = found if whole else exactly_real(op, found, rank, n_fft)
         perm = [*range(rank - 1), rank, rank - 1, rank + 1]
         found = op.Transpose(found, perm=perm)
     found = rescaled(op, found, -0.5, n_fft) if normalized else found

@@ -102,3 +102,30 @@ def test_signals_and_windows_of_several_dtypes(dtype: torch.dtype, window: torch
     x = torch.randn(2, 400, generator=torch.Generator().manual_seed(0)).to(dtype)
     result = fx2onnx.export(Frames(), (x,), opset_version=opset, verify=True)
     assert {"onnxruntime", "runner"} <= set(result.report.verdict["versions"])
+
+
+PHASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rfft": torch.fft.rfft,
+    "rfft of columns": lambda x: torch.fft.rfft(x, dim=0, norm="ortho"),
+    "fft": torch.fft.fft,
+    "ihfft": torch.fft.ihfft,
+    "stft": lambda x: torch.stft(x, 10, 5, window=torch.hann_window(10), center=False, return_complex=True),
+    "stft of both sides": lambda x: torch.stft(
+        x, 10, 5, window=torch.ones(10), center=False, onesided=False, return_complex=True
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [19, 20, 32])
+@pytest.mark.parametrize("opset", [13, 17, 20])
+@pytest.mark.parametrize("name", PHASES)
+def test_phases_where_a_spectrum_is_real(name: str, opset: int, size: int) -> None:
+    """At frequency 0, and at half of an even size, rounding leaves no imaginary part whose sign would turn pi to -pi."""
+    x = torch.randn(24, size, generator=torch.Generator().manual_seed(size))
+    dynamic = ({0: "rows", 1: "n"},) if opset > 16 and "columns" not in name else None
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return PHASES[name](x).angle()
+
+    assert (program(x) == torch.pi).any() or (program(x) == -torch.pi).any()
+    check(program, (x,), opset_version=opset, dynamic_shapes=dynamic, rtol=1e-3, atol=1e-2)

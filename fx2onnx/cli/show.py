@@ -160,7 +160,7 @@ def _show_conditions(rows: Sequence[Mapping[str, Any]]) -> None:
     from fx2onnx.cli.progress import console
     from fx2onnx.report.console import headed_table
 
-    table = headed_table("dim", "right where", "asked for by")
+    table = headed_table("dim", "right where", "needed by")
     for row in rows:
         table.add_row(*map(cell, (", ".join(row["dims"]), row["condition"], row["where"] or "-")))
     console().print(table)

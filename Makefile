@@ -123,6 +123,7 @@ sbom: out/sbom/.installed   ## what the wheel brings along, as CycloneDX, into o
 	rm -rf out/sbom/clean && $(PYTHON) -m venv out/sbom/clean --without-pip
 	out/sbom/tool/bin/python -m pip --python out/sbom/clean/bin/python install --quiet --disable-pip-version-check .
 	out/sbom/tool/bin/cyclonedx-py environment out/sbom/clean/bin/python --pyproject pyproject.toml --output-reproducible -o out/sbom/fx2onnx.cdx.json
+	$(PYTHON) -m tools.sbom out/sbom/fx2onnx.cdx.json
 
 ##@ Pages of docs/: `make page-NAME`, or `make NAME`
 page.benchmarks = benchmarks.export_time --write docs/measured/benchmarks.md ## export time against torch.onnx.export, in one process

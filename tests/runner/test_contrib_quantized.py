@@ -141,6 +141,7 @@ def test_numbers_that_are_none_are_the_least_code() -> None:
         {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
         {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "count_include_pad": 1},
         {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [2, 3], "strides": [1, 2], "pads": [1, 0, 0, 1], "ceil_mode": 1, "count_include_pad": 1},
         {"kernel_shape": [3, 3], "strides": [2, 1], "auto_pad": "SAME_UPPER"},
     ],
 )

@@ -141,6 +141,12 @@ def tables() -> list[Case]:
         )
         for place in ("pytorch_half_pixel", "tf_crop_and_resize"):
             made.append(Case("Resize", [image], roi, by, mode=mode, coordinate_transformation_mode=place))
+    made += [
+        Case("DynamicQuantizeLinear", [x], outs=3) for x in (np.zeros(5, np.float32), np.zeros((0, 2), np.float32))
+    ]
+    for texts in (["éÀ", "the", "a the"], ["", ""], ["the"]):  # whole elements are stop words, and accents stay
+        words = {"stopwords": ["the"], "is_case_sensitive": 1, "case_change_action": "NONE"}
+        made.append(Case("StringNormalizer", [np.array(texts, object)], **words))
     for dtype in ("uint8", "int8", "int32"):  # cut, not rounded
         made.append(Case("Resize", [numbers(dtype, 1, 2, 5, 4)], None, np.float32([1, 1, 2, 2]), mode="linear"))
     for mode in ("linear", "cubic"):  # rounded after each axis

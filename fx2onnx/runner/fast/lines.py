@@ -209,7 +209,7 @@ def _quantize_by_range(x: Array, y: Array, scale: Array, zero: Array) -> None:
         low = min(low, ordered(x[i]))
         high = max(high, ordered(x[i]))
     least, most = number_of(low), number_of(high)
-    by = (most - least) / f32(255)
+    by = (most - least) / f32(255) if most != least else f32(1)
     shift = f32(0) if by == f32(0) else min(max(np.rint(-least / by), f32(0)), f32(255))
     scale[0], zero[0] = by, np.uint8(shift)
     by = f32(1) if by == f32(0) else by

@@ -143,10 +143,10 @@ def _dynamic_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequenc
 
 @kernel("DynamicQuantizeLinear", 11, kind="into", infer=_dynamic_infer)
 def dynamic_quantize_linear(out: list[Array], x: Array, *, n_outputs: int = 3) -> None:
-    """x as uint8 with a scale and zero point from its own range."""
+    """x as uint8 with a scale and zero point from its own range; the scale is 1 where all is 0."""
     low = min(float(np.minimum.reduce(x, None)), 0.0) if x.size else 0.0
     high = max(float(np.maximum.reduce(x, None)), 0.0) if x.size else 0.0
-    scale = np.float32(np.float32(high - low) / np.float32(255))
+    scale = np.float32(np.float32(high - low) / np.float32(255)) if high != low else np.float32(1)
     zero = np.float32(0) if scale == 0 else clip(np.rint(np.float32(-low) / scale), np.float32(0), np.float32(255))
     _into_codes(x, np.asarray(scale if scale != 0 else 1, FLOAT32), np.asarray(zero, UINT8), out[0])
     for one, value in zip(out[1:], (scale, zero), strict=False):

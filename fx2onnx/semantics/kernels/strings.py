@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -58,12 +57,6 @@ def regex_full_match(x: Array, *, pattern: str | None = None) -> Array:
     return np.array([compiled.matches(str(item)) for item in x.reshape(-1)], np.bool_).reshape(x.shape)
 
 
-def _without_accents(text: str) -> str:
-    if text.isascii():
-        return text
-    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-
-
 _CASES: dict[str, Any] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
 
@@ -76,18 +69,15 @@ def string_normalizer(
     locale: str = "",
     stopwords: Sequence[str] = (),
 ) -> Array:
-    """Strings of one row without stop words, in another case. The locale makes no difference here."""
+    """Strings of one row without those that are stop words, in another case. The locale makes no difference here."""
     if case_change_action not in _CASES:
         raise ValueError(f"case_change_action is {case_change_action!r}")
     change = _CASES[case_change_action]
     if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
         raise ValueError(f"the input has the shape {list(x.shape)}, not [C] or [1, C]")
-    stops = set(stopwords) if is_case_sensitive else {word.lower() for word in stopwords}
-    texts = x.reshape(-1).tolist()
-    if stops:
-        fold = str if is_case_sensitive else str.lower
-        texts = [" ".join(word for word in text.split(" ") if fold(word) not in stops) for text in texts]
-    kept = [change(_without_accents(text)) for text in texts if text] or [""]
+    fold = str if is_case_sensitive else str.lower
+    stops = set(map(fold, stopwords))
+    kept = [change(text) for text in x.reshape(-1).tolist() if fold(text) not in stops] or [""]
     return string_array(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
 
 

@@ -6,6 +6,7 @@ that lies between two codes may become the other one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from functools import partial
@@ -93,12 +94,16 @@ def qlinear_average_pool(
     channels_last: int = 0,
     **attrs: Any,
 ) -> Array:
-    """The mean of each window of dequantized x, quantized again."""
+    """The mean of each window of dequantized x, quantized again; pads count, if asked to, and what is beyond them, too."""
     wide = dequantized(_channels_second(x) if channels_last else x, scale, zero, "X")
     (shape, dtype), *_ = pool_infer([wide], attrs)
     check_shape(shape, dtype)
-    means = np.empty(shape, dtype)
-    average_pool([means], wide, **attrs)
+    if attrs.get("count_include_pad"):
+        window = pool_window(wide.shape, attrs["kernel_shape"], attrs)
+        means = over_windows(wide, window, np.add, 0) / np.float32(math.prod(window.kernel))
+    else:
+        means = np.empty(shape, dtype)
+        average_pool([means], wide, **attrs)
     y = codes_of(means, y_scale, y_zero, x.dtype)
     return _channels_last(y) if channels_last else y
 

@@ -20,6 +20,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2Config", {}),
     "qwen2moe": ("Qwen2MoeConfig", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
                                     "shared_expert_intermediate_size": 256, "num_key_value_heads": 2}),
+    "falcon": ("FalconConfig", {"bias": False}),
+    "mamba": ("MambaConfig", {}),
 }  # fmt: skip
 """By the architecture in GGUF: class of the config, and what it gets beside ``SIZES``."""
 
@@ -100,6 +102,20 @@ def _add(
 ) -> None:
     """One tensor of the model, and in the model the numbers that its blocks stand for."""
     base, _, suffix = name.rpartition(".")
+    if base.endswith("mixer") or "conv1d" in base:  # Mamba's, which are no matrices
+        place = base.replace("backbone.layers", "blk").replace("mixer.conv1d", "ssm_conv1d").replace(".mixer", "")
+        full = {"A_log": f"{place}.ssm_a", "D": f"{place}.ssm_d"}.get(suffix, f"{place}.{suffix}")
+        writer.add_tensor(
+            full,
+            -np.exp(value.numpy())
+            if suffix == "A_log"
+            else value.squeeze(1).numpy()
+            if value.ndim == 3
+            else value.numpy(),
+        )
+        return
+    if value.ndim == 2 and value.shape[1] % 256:  # no whole blocks
+        layout = "F32"
     is_expert = suffix in ("gate_up_proj", "down_proj")
     found = names.get_name(name if is_expert else base)
     array: Any = value.numpy()
@@ -152,10 +168,20 @@ def _metadata(writer: Any, architecture: str, config: Any) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_head_count(config.num_attention_heads)
     writer.add_vocab_size(config.vocab_size)
-    if architecture == "gpt2":
+    if architecture == "mamba":
+        writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
+        writer.add_ssm_conv_kernel(config.conv_kernel)
+        writer.add_ssm_inner_size(config.intermediate_size)
+        writer.add_ssm_state_size(config.state_size)
+        writer.add_ssm_time_step_rank(config.time_step_rank)
+        return
+    writer.add_head_count(config.num_attention_heads)
+    if architecture in ("gpt2", "falcon"):
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
+        if architecture == "falcon":
+            writer.add_head_count_kv(1)
+            writer.add_key_length(config.head_dim)
         return
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count_kv(config.num_key_value_heads)

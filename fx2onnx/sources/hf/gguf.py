@@ -31,6 +31,7 @@ _ALSO = {
     "attention.key_length": "head_dim",
     "context_length": "n_positions",
     "attention.sliding_window": "sliding_window",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -43,14 +44,18 @@ _SAY_NOTHING = re.compile(
     r"|original_context_length|finetuned)|attention\.sliding_window|\w+_logit_softcapping|tensor_data_layout)"
 )
 """Keys that are read here, or that repeat what the shapes of the weights say."""
+_SPELT = {"gpt_oss": "gpt-oss", "minimax_m2": "minimax-m2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+"""Names in GGUF of architectures that transformers' maps call otherwise."""
 FREQUENCIES = "rope_freqs.weight"
 """A tensor by which llama.cpp divides the frequencies of the rotary embedding."""
 LARGEST_MADE_BYTES = 8 << 30
 
 
 def architectures() -> list[str]:
-    """The architectures that transformers can build."""
-    return sorted(_loader().GGUF_SUPPORTED_ARCHITECTURES)
+    """The architectures that transformers can build, by their names in GGUF."""
+    own = importlib.import_module("transformers.integrations.gguf").GGUF_CONFIG_ARCHS
+    names = {_SPELT.get(name, name) for name in (*_loader().GGUF_SUPPORTED_ARCHITECTURES, *own)}
+    return sorted(names - {"general", "tokenizer", "deci", "umt5"})
 
 
 def _loader() -> ModuleType:
@@ -68,32 +73,31 @@ def config_of(file: GgufFile) -> Config:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     stated = dict(_stated(file))
+    if stated.get("model_type") not in CONFIG_MAPPING:
+        raise _unknown(file)
     check_config(stated, str(file.path))
     with reported(f"no config can be made of the metadata of '{file.path}'"):
         config: Config = CONFIG_MAPPING[str(stated["model_type"])].from_dict(stated)
         for key, name in _ALSO.items():
             value = file.metadata.get(f"{file.architecture}.{key}")
-            if value is not None and name not in stated and hasattr(config, name):
+            is_derived = isinstance(getattr(type(config), name, None), property)
+            if value is not None and name not in stated and hasattr(config, name) and not is_derived:
                 setattr(config, name, value)
     return config
 
 
 def _stated(file: GgufFile) -> dict[str, object]:
-    loader = _loader()
-    gguf = importlib.import_module("transformers.integrations.gguf")
-    if file.architecture in gguf.GGUF_CONFIG_ARCHS:
-        found: dict[str, object] = gguf.get_gguf_config(file.metadata, tuple(file.weights))
-        return found
+    gguf, found = importlib.import_module("transformers.integrations.gguf"), dict[str, object]()
     try:
-        found = loader.load_gguf_checkpoint(str(file.path), return_tensors=False)["config"]
+        if file.architecture in gguf.GGUF_CONFIG_ARCHS:
+            found.update(gguf.get_gguf_config(file.metadata, tuple(file.weights)))
+            return found
+        found.update(_loader().load_gguf_checkpoint(str(file.path), return_tensors=False)["config"])
     except ValueError as error:
         if "is not supported yet" not in str(error):
             raise damaged(file.path, summary(error)) from error
-        known = ", ".join(sorted({*loader.GGUF_SUPPORTED_ARCHITECTURES, *gguf.GGUF_CONFIG_ARCHS}))
-        raise UserError(
-            "E601", f"'{file.path}' has the unknown architecture {file.architecture!r:.40}", next=f"known: {known}"
-        ) from error
-    except (KeyError, IndexError, TypeError) as error:
+        raise _unknown(file) from error
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
         raise damaged(file.path, f"its metadata lacks something: {summary(error)}") from error
     found["tie_word_embeddings"] = "output.weight" not in file.weights or file.architecture in ("falcon", "bloom")
     said = {key.removeprefix(f"{file.architecture}."): value for key, value in file.metadata.items()}
@@ -103,6 +107,11 @@ def _stated(file: GgufFile) -> dict[str, object]:
         length = said.get("rope.scaling.original_context_length")
         found["rope_scaling"] = rope if length is None else rope | {"original_max_position_embeddings": int(length)}
     return found
+
+
+def _unknown(file: GgufFile) -> UserError:
+    what = f"'{file.path}' has the unknown architecture {file.architecture!r:.40}"
+    return UserError("E601", what, next=f"known: {', '.join(architectures())}")
 
 
 def write_tokenizer(path: Path, folder: Path) -> None:
@@ -270,7 +279,7 @@ class _Placed:
                 factor = None if scale is None else float(torch.as_tensor(scale).to(dtype))
                 module.set_submodule(path, BlockEmbedding(blocks, dtype, factor))
             else:
-                module.set_submodule(path, BlockLinear(blocks, part.bias))
+                module.set_submodule(path, BlockLinear(blocks, part.bias, dtype))
         factors = self.file.weights.get(FREQUENCIES)
         if factors is not None:
             divisor = factors.numbers().float()
@@ -296,6 +305,7 @@ class _Placed:
             if key.startswith(own)
             and key.removeprefix(own) not in mapped
             and not _SAY_NOTHING.fullmatch(key.removeprefix(own))
+            and not hasattr(self.outline.config, _ALSO.get(key.removeprefix(own), ""))
         ]
         if left:
             yield f"{self.file.path}: transformers does not read {', '.join(left[:6])}"

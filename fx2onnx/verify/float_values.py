@@ -33,7 +33,7 @@ _UNSPOKEN_OF = (
     "linalg_inv_ex", "linalg_qr", "_linalg_svd", "_linalg_eigh", "linalg_eig", "_linalg_eigvals", "linalg_cholesky_ex",
     "cholesky", "cholesky_solve", "cholesky_inverse", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lstsq",
     "triangular_solve", "linalg_solve_triangular", "linalg_householder_product", "ormqr", "linalg_matrix_exp", "mode",
-    "max_pool2d_with_indices_backward", "max_unpool2d", "max_unpool3d",
+    "max_pool2d_with_indices_backward", "max_unpool2d", "max_unpool3d", "unique_dim",
 )  # fmt: skip
 _TO_CODES = (
     "quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "quantize_per_token",

@@ -99,14 +99,17 @@ def _while_loop(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Valu
 
 
 def _scan(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Value]:
-    """Scan-9 and newer over axis 0; a Loop where the length may be 0, which onnxruntime's Scan refuses."""
+    """Scan-9 and newer over axis 0; a Loop where the length may be 0, or where a turn changes sizes of what it hands on, which
+    onnxruntime's Scan refuses.
+    """
     body, carry, xs, extra, *go_on = _arguments(node)
     op = lowering.op
     result = op.result
     initial, sequences, others = ([lowering.values[value] for value in group] for group in (carry, xs, extra))
     inputs = [_carried(op, *pair) for pair in zip(body.inputs, initial, strict=False)]
     length = dims_of(sequences[0])[0] if sequences else 0
-    if length == 0 or isinstance(length, Dim) or go_on:
+    grows = any(dims_of(each) != dims_of(first) for each, first in zip(inputs, initial, strict=True))
+    if length == 0 or isinstance(length, Dim) or grows or go_on:
         begins = lowering.values[go_on[0]] if go_on and go_on[0] is not True else None
         return _scan_as_loop(lowering, body, inputs, initial, sequences, others, bool(go_on), begins)
     inputs += [op.subgraph_input("slice", dtype_of(value), dims_of(value)[1:]) for value in sequences]

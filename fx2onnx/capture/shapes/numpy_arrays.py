@@ -72,10 +72,10 @@ def installed_arrays() -> dict[int, object]:
     put_name(DType, "__init__", _made_dtype, SharedReason.PYTHON)
     for function in (str, repr):
         put_name(DType, f"__{function.__name__}__", functools.partialmethod(_shown, function), SharedReason.PYTHON)
-    put_name(ndarray, "__getattr__", _lacking, SharedReason.PYTHON)
     for name, own in [*vars(ndarray).items()]:
         if isinstance(own, FunctionType):
             put_name(ndarray, name, _refusing(name, OTHERS.get(name.strip("_"), own)), SharedReason.PYTHON)
+    put_name(ndarray, "__getattr__", _lacking, SharedReason.PYTHON)
     return {id(np): _SPACE}
 
 
@@ -136,12 +136,28 @@ _OPERATORS = {
 """Names of torch's functions of operators, and those of Python's."""
 
 
+_TAKE_SIZES = frozenset({
+    "arange", "chunk", "empty", "expand", "flatten", "full", "linspace", "movedim", "narrow", "new_empty",
+    "new_full", "new_ones", "new_zeros", "ones", "pad", "permute", "rand", "randint", "randn", "repeat", "reshape",
+    "roll", "select", "split", "sum", "tensor_split", "tile", "topk", "transpose", "unflatten", "unfold",
+    "unsqueeze", "view", "zeros",
+})  # fmt: skip
+"""Names of torch's functions that take sizes, which are numbers of Python."""
+
+
+def _size(leaf: Value) -> Value:
+    """An integer of NumPy as a number of Python."""
+    return leaf.tensor.item() if _is_number(leaf) and not leaf.tensor.is_floating_point() else leaf
+
+
 @answers_for_caller
 def _with_tensors(_: type, function: Callable[..., Value], __: Value, args: Value = (), kwargs: Value = None) -> Value:
     """A function of torch that is given arrays. Operators between tensors and arrays are NumPy's."""
     name = f"__{_OPERATORS.get(function.__name__, function.__name__)}__"
     beside = next((arg for arg in args if isinstance(arg, torch.Tensor)), None)
-    if beside is not None:
+    if function.__name__ in _TAKE_SIZES:
+        args, kwargs = pytree.tree_map(_size, (args, kwargs))
+    elif beside is not None:
         args = tuple(_beside(beside, arg) if _is_number(arg) else arg for arg in args)
     if len(args) == 2 and isinstance(args[0], torch.Tensor) and type(args[1]) is ndarray and hasattr(ndarray, name):
         return _tensor(getattr(ndarray(args[0]), name)(args[1]))

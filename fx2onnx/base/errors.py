@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
@@ -270,6 +271,8 @@ def no_such_file(path: str | os.PathLike[str], what: str = "") -> UserError:
 
     close = difflib.get_close_matches(os.path.basename(text), sorted(beside), 3, 0.7)
     meant = f"did you mean {' or '.join(os.path.join(os.path.dirname(text), name) for name in close)}?"
-    return UserError(
-        "E302", begin, why="there is no such file", next=meant if close else f"check the path: it is not in '{folder}'"
-    )
+    steps = [meant if close else f"check the path: it is not in '{folder}'"]
+    if re.fullmatch(r"([\w.]+|.*\.py):\w[^/\\]*", text):
+        other = f"fx2onnx export '{text}' -o model.onnx makes a file of the source"
+        steps = [f"{other}; in verify and locate the ONNX file comes first, then the model"]
+    return UserError("E302", begin, why="there is no such file", next=steps)

@@ -167,9 +167,15 @@ def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
     try:
         array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
+        if re.fullmatch(r"[\[\](),.\deE+ -]+", str(path)):
+            what, made = f"the value of --input {item.name} is no file of an array", str(path).strip("[]() ")
+            step = f"numpy.save('{item.name}.npy', numpy.array([[{made}]], '{_dtype(item)}')), then --input {item.name}={item.name}.npy"
+            raise UserError("E302", what, why=f"it is {path}", next=step) from error
         raise no_such_file(path) from error
     except (OSError, ValueError, EOFError) as error:
-        raise UserError("E302", f"cannot read '{path}' as a .npy array", why=str(error).splitlines()[0]) from error
+        steps = [f"numpy.save('{path}', array.astype('{_dtype(item)}'))"] if "Object arrays" in str(error) else []
+        what = f"cannot read '{path}' as a .npy array"
+        raise UserError("E302", what, why=str(error).splitlines()[0], next=steps) from error
     if not isinstance(array, np.ndarray):
         with array as arrays:
             if len(arrays.files) != 1:

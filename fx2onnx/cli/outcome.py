@@ -30,6 +30,9 @@ _UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
 _LINES_SHOWN = 5
 _OF_OTHER_TOOLS = {
     "--bits": "--kind",
+    "--scheme": "--kind",
+    "--weights": "--kind",
+    "--weight-type": "--kind",
     "--fp16": "--dtype float16",
     "--half": "--dtype float16",
     "--int8": "--quantize int8",
@@ -91,6 +94,7 @@ def usage_errors(args: Sequence[str], command: str) -> Iterator[None]:
 def _meant_flags(flag: str, error: Any) -> list[str]:
     """Options of the command that an unknown ``flag`` may stand for: one that begins as it does, else the closest spellings."""
     known = [each for param in error.ctx.command.params for each in (*param.opts, *param.secondary_opts)]
+    flag = flag.replace("_", "-")
     other = _OF_OTHER_TOOLS.get(flag, "")
     if other.partition(" ")[0] in known:
         return [other]

@@ -167,11 +167,16 @@ def require_ok(verdict: Verdict, file: Path, source: str, *, is_reported: bool =
             raise typer.Exit(VerificationError.exit_code)
         if verdict.unverified:
             raise verdict.not_verified(f"{file} is not verified")
+        from fx2onnx.judge.verdict import OTHER_WEIGHTS
+
         raise VerificationError(
             "E501",
             f"the outputs of {file} differ from eager PyTorch",
             why="; ".join(verdict.describe().splitlines()[:4]),
-            next=f"fx2onnx locate {file} {source} names the first wrong node and the part at fault; {file.name} stays as it is",
+            next=[
+                *([OTHER_WEIGHTS] if any(row.engine == "weights" and not row.ok for row in verdict.rows) else []),
+                f"fx2onnx locate {file} {source} names the first wrong node and the part at fault; {file.name} stays as it is",
+            ],
         )
 
 

@@ -106,9 +106,13 @@ def assemble(
         )
     word = TASKS.get(task.removesuffix(WITH_PAST))
     if word is None:
-        fail_unknown(
-            "generation task", task, GENERATION_WORDS, hint=f"a model that generates nothing: fx2onnx export {spec}"
-        )
+        kind, past, _ = task.partition(WITH_PAST)
+        same = [f"{name}{past or WITH_PAST}" for name, each in TASKS.items() if each == kind]
+        if same:
+            step = f"--task {same[0]}   (task= in Python)"
+            raise UserError("E601", f"unknown generation task '{task}'", next=step)
+        hint = f"a model that generates nothing: fx2onnx export '{spec}?task={task}'"
+        fail_unknown("generation task", task, GENERATION_WORDS, hint=hint)
     if not spec.startswith(("hf:", "gguf:")):
         step = (
             f"write hf:{spec}" if os.path.isdir(spec) else "a folder is made of hf:FOLDER, hf:MODEL_TYPE or gguf:FILE"

@@ -136,6 +136,10 @@ def _keywords(factory: Callable[..., object], name: str, options: Options) -> di
             raise UserError(
                 "E001", f"{name} does not take {key}", next=f"it takes {', '.join(accepted) or 'no argument'}"
             )
+    lacking = [p.name for p in parameters if p.name in accepted and p.default is p.empty and p.name not in keywords]
+    if lacking:
+        step = f"'{name}?{'&'.join(f'{each}=VALUE' for each in lacking)}', or give each a default"
+        raise UserError("E601", f"{name} needs {', '.join(lacking)}", next=step)
     return keywords
 
 
@@ -143,6 +147,9 @@ def _as_source(name: str, path: str, result: object) -> Source:
     if isinstance(result, Source):
         return result
     parts = result if isinstance(result, tuple) else (result,)
+    if isinstance(parts[0] if parts else None, type):
+        kind = parts[0].__name__
+        raise UserError("E601", f"{name} returned the class {kind}", next=f"return an instance of it: {kind}(...)")
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], torch.nn.Module):
         kinds = ", ".join(type(part).__name__ for part in parts)
         raise UserError(

@@ -320,6 +320,8 @@ def parsed(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
         steps = [f"did you mean {' or '.join(meant or dotted)}?"] if meant or dotted else []
         if os.path.isfile(f"{body}.py"):
             steps = [_functions_of(f"{body}.py")]
+        elif body.endswith(".onnx"):
+            steps = ["give the model that it was made from; a file alone: fx2onnx run, inspect, lint, diff, optimize"]
         elif not steps:
             steps = [
                 "for a checkpoint save the model once, model.save_pretrained('FOLDER'), and write hf:FOLDER: nothing is downloaded"

@@ -37,6 +37,9 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     [
         ("export", "--opset-version", "--opset"),
         ("export", "--dynmic", "--dynamic"),
+        ("export", "--opset_version", "--opset"),
+        ("export", "--input_names", "--input-names"),
+        ("quantize", "--scheme", "--kind"),
         ("export", "--dynamic-axes", "--dynamic"),
         ("export", "--fp16", "--dtype float16"),
         ("quantize", "--bits", "--kind"),

@@ -47,6 +47,12 @@ def make():
 def make_counting():
     return Counting(), torch.ones(3, 4)
 
+def make_wide(width):
+    return Net(), torch.ones(3, width)
+
+def make_class():
+    return Net, torch.ones(3, 4)
+
 network = Net()
 """
 
@@ -109,6 +115,10 @@ def test_a_file_is_a_source(folder: Path) -> None:
         ("inner/shell_net.py:mak", "did you mean make"),
         ("absent.py:make", "there is no such file"),
         ("inner.shell_net.make", "did you mean inner.shell_net:make?"),
+        ("inner/shell_net.py:make_wide", "'inner/shell_net.py:make_wide?width=VALUE'"),
+        ("torch.nn:Linear", "'torch.nn:Linear?in_features=VALUE&out_features=VALUE'"),
+        ("inner/shell_net.py:make_class", "return an instance of it: Net(...)"),
+        ("model.onnx", "fx2onnx run, inspect, lint, diff, optimize"),
         ("resnet50", "torchvision:resnet50"),
         ("resnt50", "timm:resnet50"),
         ("bert", "hf:bert"),
@@ -124,6 +134,32 @@ def test_a_mistaken_source_leads_to_the_right_one(spec: str, said: str) -> None:
     error = error_of("export", spec, "-o", "net.onnx")
     assert error["code"] in ("E601", "E302")
     assert said in error["why"] + "\n".join(error["next"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "step"),
+    [
+        (["verify", "inner/shell_net.py:make", "net.onnx"], "the ONNX file comes first"),
+        (["run", "shell_net:make"], "fx2onnx export 'shell_net:make' -o model.onnx"),
+        (["inspect", "shell_net:make"], "fx2onnx export 'shell_net:make' -o model.onnx"),
+        (["lint", "inner/shell_net.py"], "give the path of an ONNX file"),
+        (["run", "net.onnx", "-i", "x=1,2,3,4"], "numpy.save('x.npy', numpy.array([[1,2,3,4]], 'float32'))"),
+        (["run", "net.onnx", "-i", "x=[[1.5, 2e3]]"], "numpy.array([[1.5, 2e3]], 'float32')"),
+        (["run", "net.onnx", "-i", "x=objects.npy"], "numpy.save('objects.npy', array.astype('float32'))"),
+    ],
+)
+def test_a_mistaken_file_leads_to_the_right_one(arguments: list[str], step: str) -> None:
+    np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    fx2onnx.export(torch.nn.Identity(), (torch.ones(3, 4),), "net.onnx", input_names=["x"])
+    assert step in "\n".join(error_of(*arguments)["next"])
+
+
+def test_a_file_with_other_weights_says_so_in_a_shell() -> None:
+    fx2onnx.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),), "net.onnx")
+    Path("other.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(4, 2), torch.ones(3, 4)\n")
+    done = invoke("verify", "net.onnx", "other.py:make")
+    assert done.exit_code == 1
+    assert "next  1. give the module that was exported, with the same weights" in done.stderr
 
 
 def test_names_need_no_import_of_the_version_that_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:

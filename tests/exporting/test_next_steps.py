@@ -382,3 +382,19 @@ def test_no_folder_is_made_where_a_file_is(path: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a_file' is not a folder") as caught:
         fx2onnx.export(nn.Identity(), (X,), tmp_path / path)
     assert "mkdir" not in "".join(caught.value.next)
+
+
+@pytest.mark.parametrize(
+    ("task", "step"),
+    [
+        ("causal-lm", "--task text-generation-with-past"),
+        ("causal-lm-with-past", "--task text-generation-with-past"),
+        ("seq2seq-lm", "--task text2text-generation-with-past"),
+        ("text-classification", "fx2onnx export 'hf:FOLDER?task=text-classification'"),
+    ],
+)
+def test_a_task_of_another_tool_leads_to_the_task_here(task: str, step: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unknown generation task") as caught:
+        fx2onnx.export_folder("hf:FOLDER", tmp_path / "out", task=task)
+    assert step in "\n".join(caught.value.next)
+    assert not list(tmp_path.iterdir())

@@ -378,3 +378,12 @@ def test_an_adapter_alone_says_how_it_is_given(tmp_path: Path) -> None:
     adapter(tmp_path / "adapter", llama(tmp_path / "base"), ["q_proj"])
     with pytest.raises(UserError, match=r"hf:BASE\?adapter="):
         sources.resolve(f"hf:{tmp_path / 'adapter'}")
+
+
+@pytest.mark.parametrize("base", ["meta-llama/Llama-3", None])
+def test_an_adapter_alone_names_the_model_that_it_is_of(base: str | None, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": base}))
+    with pytest.raises(UserError, match=r"has no config\.json") as caught:
+        sources.resolve(f"hf:{tmp_path}")
+    assert f"hf:BASE?adapter={tmp_path}" in caught.value.next[0]
+    assert caught.value.next[0].endswith(base or "was trained on")

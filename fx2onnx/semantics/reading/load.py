@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import re
+import string
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -80,10 +80,7 @@ def _read(path: str) -> bytes:
             return file.read()
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError | IsADirectoryError):
-            missing = no_such_file(path)
-            if re.fullmatch(r"[\w.]+:\w[^/\\]*", path):
-                missing.add_next((), before=("the ONNX file comes first, then the model: fx2onnx verify FILE SOURCE",))
-            raise missing from error
+            raise no_such_file(path) from error
         raise UserError("E302", f"cannot read '{path}'", why=str(error)) from error
 
 
@@ -95,13 +92,16 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except (DecodeError, RuntimeError, ValueError) as error:
         known = (why_next for start, why_next in _OTHER_FILES.items() if data.lstrip().startswith(start))
-        why, step = next(known, ("it is cut off, damaged or of another format", AGAIN))
+        is_text = not data.translate(None, string.printable.encode())
+        other = ("it is a text file", "give the path of an ONNX file") if is_text else _DAMAGED
+        why, step = next(known, other)
         raise UserError("E303", f"{what} is not an ONNX model", why=why, next=step) from error
     return proto
 
 
 AGAIN = "copy, download or export the file again"
 """Advice for a file that is empty, cut off or damaged."""
+_DAMAGED = ("it is cut off, damaged or of another format", AGAIN)
 
 
 def _is_onnx_ir_model(source: Any) -> bool:

@@ -16,6 +16,7 @@ from types import ModuleType
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.files.safetensors import WeightFile
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf import adapters, gguf, gguf_file
@@ -185,7 +186,9 @@ def _config_of_folder(transformers: ModuleType, folder: Path, keywords: Mapping[
     if not (folder / CONFIG).exists():
         step = "give a folder that model.save_pretrained(FOLDER) wrote"
         if (folder / ADAPTER_CONFIG).exists():
-            step = f"it is an adapter: hf:BASE?adapter={folder}, with the folder of the model that it was trained on"
+            base = read_object(inside(folder, ADAPTER_CONFIG)).get("base_model_name_or_path")
+            step = f"it is an adapter: hf:BASE?adapter={folder}, BASE the folder of the model that it was trained on"
+            step += f", {base}" if base else ""
         raise UserError("E601", f"the folder '{folder}' has no {CONFIG}", next=step)
     stated = read_config(folder)
     if "auto_map" in stated and stated.get("model_type") not in names():

@@ -1,7 +1,7 @@
 """Check the words of fx2onnx: ``python -m tools.check_prose`` lists house words, long sentences, bullets and pages, and
 measured numbers without date and source.
 
-Read are the pages of ``docs/``, README and CONTRIBUTING, the help of all commands, the texts of errors and warnings (found in the
+Read are the pages of ``docs/``, README, CONTRIBUTING, SECURITY and CHANGELOG, the help of all commands, the texts of errors and warnings (found in the
 source, without running it) and docstrings.
 """
 
@@ -77,7 +77,10 @@ def findings() -> list[Finding]:
 
 
 def _pages() -> Iterator[Finding]:
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
+    for path in (
+        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ):
         name = path.relative_to(ROOT).as_posix()
         text = path.read_text(encoding="utf-8")
         if (count := len(text.split())) > LONG_PAGE:  # as wc -w counts

@@ -281,7 +281,12 @@ def check_folder(target: Path) -> Path:
         )
     parent = target if os.path.isdir(target) else target.absolute().parent
     if not parent.is_dir():
-        raise UserError("E301", f"cannot write into '{target}'", why=f"the folder '{parent}' does not exist")
+        raise UserError(
+            "E301",
+            f"cannot write into '{target}'",
+            why=f"the folder '{parent}' does not exist",
+            next=f"mkdir -p '{parent}'",
+        )
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError("E301", f"cannot write into '{target}'", why=f"no permission to write in '{parent}'")
     return target

@@ -21,6 +21,9 @@ from fx2onnx.judge.engines import Array
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.manifest.names import DECODER_IDS, IDS, MASK
 
+MADE_UP = 5000
+"""More tokens than the tokenizers have that transformers makes of a folder without files of one."""
+
 
 class FolderTokenizer:
     """The tokenizer of a folder: transformers' files, read without code that comes with them and without the network."""
@@ -31,6 +34,10 @@ class FolderTokenizer:
 
         try:
             self._own: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            if len(self._own) < MADE_UP:
+                special = {*self._own.all_special_tokens, *self._own.get_added_vocab()}
+                if len(self._own.get_vocab().keys() - special) < 2:
+                    raise ValueError("its vocabulary has special tokens only")
         except Exception as error:  # each kind of damage has a class of its own
             raise UserError(
                 "E302",

@@ -20,7 +20,7 @@ import torch
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.targets import check_target
-from fx2onnx.files.staging import PREFIX, locked, replacing, sweep
+from fx2onnx.files.staging import PREFIX, check_folder, locked, replacing, sweep
 from fx2onnx.irx.model_files import data_name, external_files, is_file_of
 
 MODULE = torch.nn.Linear(64, 64)
@@ -321,3 +321,12 @@ def test_files_lie_where_the_export_began(tmp_path: Path, monkeypatch: pytest.Mo
     assert os.getcwd() == str(tmp_path / "elsewhere"), "as in eager PyTorch"
     assert sorted(os.listdir(tmp_path)) == ["elsewhere", "model.onnx", "profile.json", "report.json"]
     assert os.listdir(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize("name", ["missing/out", "two words/a/out"])
+def test_a_folder_that_is_lacking_is_made_by_the_next_step(name: str, tmp_path: Path) -> None:
+    target = tmp_path / name
+    with pytest.raises(UserError, match="E301") as caught:
+        check_folder(target)
+    subprocess.run(caught.value.next[0], shell=True, check=True)
+    assert check_folder(target) == target

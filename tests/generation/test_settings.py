@@ -14,6 +14,7 @@ import torch
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation import LoadedModel, load
+from fx2onnx.generation.prompt import FolderTokenizer
 from fx2onnx.generation.settings import settings_of
 from fx2onnx.sources import resolve
 from tests.cli.support import invoke
@@ -361,6 +362,17 @@ def test_a_folder_without_a_tokenizer_says_so(folder: Path, tmp_path: Path) -> N
         (tmp_path / "bare" / name).unlink()
     with pytest.raises(UserError, match=r"E302.*no tokenizer"):
         load(tmp_path / "bare").generate("hello")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3", "gemma3_text", "t5", "bert"])
+def test_a_tokenizer_that_transformers_makes_of_nothing_is_none(kind: str, tmp_path: Path) -> None:
+    """It has special tokens only: each text was one unknown token, or none."""
+    from transformers import AutoConfig
+
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"E302.*no tokenizer") as caught:
+        FolderTokenizer(tmp_path, "give token ids")
+    assert "special tokens only" in caught.value.why
 
 
 @pytest.mark.long

@@ -254,8 +254,9 @@ def _internal(proto: Any, dtype: DataType, shape: tuple[int, ...], what: str) ->
     element = dtype.numpy()
     check_shape(shape, element, what)
     if proto.HasField("raw_data"):
-        _check_bytes(len(proto.raw_data), dtype, shape, what)
-        return _elements(np.frombuffer(proto.raw_data, np.uint8), dtype, shape)
+        data = proto.raw_data  # protobuf copies it at each access
+        _check_bytes(len(data), dtype, shape, what)
+        return _elements(np.frombuffer(data, np.uint8), dtype, shape)
     items = getattr(proto, _FIELD_OF.get(proto.data_type, "int32_data"))
     if element.kind == "c":
         return _guarded(

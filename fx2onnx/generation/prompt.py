@@ -84,7 +84,12 @@ class FolderTokenizer:
 
 
 def is_text(value: Any) -> bool:
-    """Return whether prompts are given as text or as chats, alone or several."""
+    """Return whether prompts are given as text or as chats, alone or several. Raises UserError E401 for a dict."""
+    if isinstance(value, Mapping):
+        step = (
+            "generate(**inputs)" if IDS in value else "a chat is a list of messages: [{'role': 'user', 'content': ...}]"
+        )
+        raise UserError("E401", f"the prompt is a dict with {', '.join(map(str, value))}"[:200], next=step)
     first = value[0] if isinstance(value, list | tuple) and value else value
     first = first[0] if isinstance(first, list) and first else first
     return isinstance(first, str | dict)

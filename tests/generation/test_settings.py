@@ -319,6 +319,16 @@ def test_an_end_for_each_row(folder: Path) -> None:
     assert found[1, 5:].tolist() != [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("given", "step"),
+    [({"role": "user", "content": "a"}, "a list of messages"), ({"input_ids": IDS, "attention_mask": IDS}, "inputs")],
+)
+def test_a_dict_is_no_prompt(given: dict[str, Any], step: str, folder: Path) -> None:
+    with pytest.raises(UserError, match=r"E401.*is a dict") as caught:
+        load(folder, "runner").generate(given)
+    assert step in caught.value.next[0]
+
+
 def test_a_call_ends_when_its_time_is_over(folder: Path) -> None:
     model = load(folder, "runner")
     assert model.generate(IDS, max_new_tokens=9, max_time=1e-9).shape == (2, 5)

@@ -192,19 +192,21 @@ def _words(x: Array, zero: Array, flip: Any, top: int, left: int, out: Array) ->
 def _columns(words: Array, first: int, last: int, ow: int, geometry: tuple[int, ...], out: Array) -> None:
     """The words under the window at positions first..last, as weights are packed."""
     kh, kw, sh, sw, dh, dw = geometry
-    for q in range(words.shape[0]):
-        for i in range(kh):
-            for j in range(kw):
-                number = (q * kh + i) * kw + j
-                p = first
-                while p < last:
-                    y = p // ow
-                    x = p - y * ow
-                    block, lane = (p - first) // 64, (p - first) % 64
-                    count = min(ow - x, last - p, 64 - lane)
+    p = first
+    while p < last:  # outside, because a division takes as long as a line of a small image
+        y = p // ow
+        x = p - y * ow
+        block, lane = (p - first) // 64, (p - first) % 64
+        count, number = min(ow - x, last - p, 64 - lane), 0
+        for q in range(words.shape[0]):
+            for i in range(kh):
+                line = words[q, y * sh + i * dh]
+                for j in range(kw):
+                    target = out[block, number]
                     for n in range(count):
-                        out[block, number, lane + n] = words[q, y * sh + i * dh, (x + n) * sw + j * dw]
-                    p += count
+                        target[lane + n] = line[(x + n) * sw + j * dw]
+                    number += 1
+        p += count
 
 
 @compiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 
 import numpy as np
@@ -216,7 +217,44 @@ NUMBERS: dict[str, Callable[[int], object]] = {
     "float32": lambda n: [np.sqrt(np.float32(n)), 0.5],
     "Python's": lambda n: [float(np.sqrt(n)), math.sqrt(np.sqrt(n)), n / 2],
     "whole": lambda n: [int(np.ceil(n / 2)), int(np.floor(np.sqrt(n))), n],
+    "quotient of an int64": lambda n: [np.int64(n) / 2, np.int64(n) * 0.5, 1.5 + np.int64(n)],
+    "int32": lambda n: [np.int32(n), np.int32(n) + 1, -np.int32(n), np.int32(n) // 2],
+    "int32 with int64": lambda n: np.int32(n) * np.int64(2),
+    "int32 of a real": lambda n: np.int32(n * 0.7) * 2.5,
+    "narrow": lambda n: np.uint8(n),
+    "half": lambda n: np.float16(n),
+    "sum": lambda n: [np.sum([n, 1.5]), np.sum([n * 0.5, 2])],
+    "product": lambda n: np.prod((n, 6)) / 4,
+    "product beside sizes": lambda n: [n * np.prod((n, 6)) / 2, 0.5 * np.prod([n, n])],
+    "whole again": lambda n: [int(np.prod([n, 3])) / 2, float(np.int64(n))],
 }
+
+
+def test_sizes_of_tensors_by_numbers_of_numpy_are_pythons() -> None:
+    def forward(x: torch.Tensor) -> list[torch.Tensor]:
+        n, count = np.int64(x.shape[0]), np.prod(x.shape)
+        made = [x[:n], torch.arange(n), x.view(n, -1), torch.ones(count, 2), x.reshape(count)]
+        return [torch.tensor(each.shape[0] / 2) for each in made]
+
+    check(forward, (X,), others=[(torch.randn(3, 2),)], dynamic_shapes=({0: "n", 1: "m"},))
+
+
+def test_numbers_of_numpy_are_of_its_classes() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        n, k, root = x.shape[0], np.int64(x.shape[0]), np.sqrt(x.shape[0])
+        truths = [isinstance(root, kind) for kind in (np.floating, float, np.float32, int, np.generic)]
+        truths += [isinstance(k, kind) for kind in (np.integer, int, np.int64, np.int32, float)]
+        truths += [
+            isinstance(k / 2, np.float64),
+            isinstance(np.prod(x.shape), int),
+            isinstance(np.max([n, 1]), np.integer),
+        ]
+        truths += [isinstance(number, numbers.Real) for number in (n, n / 2, k, root)]
+        truths += [isinstance(number, numbers.Integral) for number in (n, n / 2, k, root)]
+        truths += [type(root) is float, type(k) is int, type(n) is int, type(n / 2) is float]
+        return x + sum(2**place for place, truth in enumerate(truths) if truth)
+
+    check(forward, (X.double(),), others=[(torch.randn(3, 2).double(),)], dynamic_shapes=({0: "n", 1: "m"},))
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -232,5 +270,8 @@ def test_tensors_of_numbers_of_numpy_have_its_dtype(number: str, make: str) -> N
     result = check(forward, (X,), others=others, dynamic_shapes=({0: "n"},))
     expected = forward(X)
     assert [value.type.tensor_type.elem_type for value in result.model_proto.graph.output] == [
-        {torch.float64: 11, torch.float32: 1, torch.int64: 7}[each.dtype] for each in expected
+        {torch.float64: 11, torch.float32: 1, torch.int64: 7, torch.int32: 6, torch.uint8: 2, torch.float16: 10}[
+            each.dtype
+        ]
+        for each in expected
     ]

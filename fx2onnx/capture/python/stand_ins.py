@@ -35,6 +35,12 @@ ARRAYS: set[type] = set()
 """Classes of arrays that hold a tensor of the run, as ``tensor``."""
 
 
+def class_of(value: object) -> type:
+    """The class that a value has in eager PyTorch: a number's is Python's or NumPy's."""
+    kind = type(value)
+    return getattr(getattr(value, "node", None), "kind", SYMBOLIC[kind]) if kind in SYMBOLIC else kind
+
+
 @answers_for_caller
 class _OfType(type):
     """The class of what stands for ``type``."""
@@ -42,8 +48,7 @@ class _OfType(type):
     def __call__(cls, *args: object, **kwargs: object) -> object:
         if len(args) != 1 or kwargs or not THREAD.captures:
             return type(*args, **kwargs)
-        kind = type(args[0])
-        kind = SYMBOLIC.get(kind, kind)
+        kind = class_of(args[0])
         return _STANDS_FOR.get(kind, kind) if cls is TYPE_OF_NUMBERS else kind
 
     def __instancecheck__(cls, value: object) -> bool:
@@ -69,7 +74,7 @@ class _OfNumber(type):
         return cls.__base__(*args, **kwargs)  # type: ignore[misc]
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, cls.__base__) or SYMBOLIC.get(type(value)) is cls.__base__  # type: ignore[arg-type]
+        return issubclass(class_of(value), cls.__base__)  # type: ignore[arg-type]
 
     def __subclasscheck__(cls, kind: type) -> bool:
         return issubclass(kind, cls.__base__)  # type: ignore[arg-type]
@@ -119,14 +124,16 @@ _STANDS_FOR: Mapping[type, type] = {int: INT, float: FLOAT}
 def to_int(value: Any) -> object:
     if type(value) is DataNumber:
         return value.rounded_to_int()
+    if type(value) is torch.SymInt and value.node.pytype is not int:  # one of NumPy's
+        return torch.SymInt(value.node.sym_int())  # type: ignore[no-untyped-call]
     return int(value) if type(value) is torch.SymBool else torch.sym_int(value)  # type: ignore[no-untyped-call]
 
 
 def to_float(value: Any) -> object:
     if type(value) is DataNumber:
         return value
-    if type(value) is torch.SymFloat:  # which may be one of NumPy's
-        return torch.SymFloat(value.node.sym_float())  # type: ignore[no-untyped-call]
+    if type(value) in (torch.SymInt, torch.SymFloat):  # which may be one of NumPy's
+        return torch.SymFloat(value.node.sym_float().sym_float())  # type: ignore[no-untyped-call]
     return float(bool(value)) if type(value) is torch.SymBool else torch.sym_float(value)  # type: ignore[no-untyped-call]
 
 

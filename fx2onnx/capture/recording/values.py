@@ -17,7 +17,7 @@ from fx2onnx.capture.rare_roads import RunPlugin, road
 from fx2onnx.capture.recording.known_values import Known, evaluate
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, PLAIN
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.shapes.symnode import DimNode, sym_int, unwrap
 from fx2onnx.sizes.expr import DimLike, Scalar
 from fx2onnx.torchcompat.dispatch import no_dispatch
 from fx2onnx.torchcompat.fake_tensors import CPU, FakeMode, fake_from_meta, shares_converted_memory, storage_key
@@ -289,6 +289,8 @@ class Values:
             return [self.to_fake(item) for item in arg]
         if isinstance(arg, tuple):
             return tuple(self.to_fake(item) for item in arg)
+        if type(arg) is torch.SymInt and type(arg.node) is not DimNode:  # one of NumPy's: sizes of tensors are Python's
+            return sym_int(self.sizes, arg.node.value)
         return arg
 
     def to_fakes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:

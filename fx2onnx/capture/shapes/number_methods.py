@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
+from fx2onnx.capture.shapes.numpy_nodes import as_numpy
 from fx2onnx.capture.shapes.size_math import (
     METHODS_OF_TRUTHS,
     REAL,
@@ -19,7 +21,7 @@ from fx2onnx.capture.shapes.size_math import (
     has_result,
     nonzero,
 )
-from fx2onnx.capture.shapes.symnode import as_numpy, size_node, sym_number, unwrap
+from fx2onnx.capture.shapes.symnode import size_node, sym_number, unwrap
 from fx2onnx.sizes.expr import apply, is_real_number
 
 Function: TypeAlias = Callable[..., Number]
@@ -50,7 +52,8 @@ def _floordiv(name: str, order: int) -> Function:
             return own[type(self)](self, other)
         if not has_result(node.env, nonzero(bottom)):
             raise ZeroDivisionError("float floor division by zero")
-        return sym_number(node.env, apply("floordiv", apply("float", top), apply("float", bottom)))
+        found = sym_number(node.env, apply("floordiv", apply("float", top), apply("float", bottom)))
+        return as_numpy(found, np.float64 if hasattr(node, "kind") else None)
 
     return floordiv
 
@@ -87,6 +90,25 @@ def _like(value: Number) -> Number:
     """A plain number of the kind of a size; any other value itself."""
     node = size_node(value)
     return value if node is None else getattr(node, "kind", node.pytype)(1)
+
+
+@answers_for_caller
+def reducing(original: Function) -> Function:
+    """NumPy's way to ``np.sum``, ``np.prod``, ``np.max`` and ``np.min`` of a list: its numbers are NumPy's."""
+
+    def reduced(numbers: Number, *args: Number, **kwargs: Number) -> Number:
+        found = original(numbers, *args, **kwargs)
+        if size_node(found) is None or hasattr(found.node, "kind"):
+            return found
+        kinds = {type(each) for each in np.asarray(numbers, object).flat}
+        return as_numpy(found, np.int64 if kinds.isdisjoint({float, torch.SymFloat}) else np.float64)
+
+    return reduced
+
+
+_SUM: Number = np.sum
+REDUCTIONS = (sys.modules[_SUM.__wrapped__.__globals__["__name__"]], "_wrapreduction", reducing)
+"""The place of the function behind these, and its wrapper."""
 
 
 @answers_for_caller

@@ -16,11 +16,12 @@ import torch
 from fx2onnx.base.code_patch import THREAD, Delegate, SharedReason, answers_for_caller, put_name
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.held import Value
-from fx2onnx.capture.python.stand_ins import ARRAYS, LENGTHS, SYMBOLIC, to_float, to_int
+from fx2onnx.capture.python.stand_ins import ARRAYS, LENGTHS, SYMBOLIC, class_of, to_float, to_int
 from fx2onnx.capture.shapes.numpy_functions import OF_UFUNCS, OTHERS, ndarray, tnp
+from fx2onnx.capture.shapes.numpy_nodes import as_numpy
 from fx2onnx.capture.shapes.shape_env import NOT_NUMPY
 from fx2onnx.capture.shapes.size_arguments import WHOLE
-from fx2onnx.capture.shapes.symnode import as_numpy
+from fx2onnx.capture.shapes.size_literals import tensor_of
 from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.late_imports import torch_arrays
 from fx2onnx.torchcompat.pytrees import pytree
@@ -210,13 +211,14 @@ class _Kind(Delegate):
         value = args[0] if len(args) == 1 else None
         if type(value) in SYMBOLIC:
             found = (to_int if issubclass(self.original, np.integer) else to_float)(value)
-            return as_numpy(found, self.original)
+            typed = as_numpy(found, self.original)
+            return typed if typed is not found else ndarray(tensor_of(found)).astype(self.original)
         if type(value) is ndarray or isinstance(value, torch.Tensor):
             return tnp.asarray(value).astype(self.original)
         return self.original(*args)
 
     def __instancecheck__(self, value: object) -> bool:
-        return isinstance(value, self.original)
+        return issubclass(class_of(value), self.original)
 
     def __subclasscheck__(self, kind: type) -> bool:
         return issubclass(kind, self.original)

@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.base.code_patch import answers_for_caller
 from fx2onnx.capture.python.held import Value
-from fx2onnx.capture.shapes.symnode import as_numpy
+from fx2onnx.capture.shapes.numpy_nodes import as_numpy
 from fx2onnx.torchcompat.frames import check
 from fx2onnx.torchcompat.late_imports import torch_arrays
 

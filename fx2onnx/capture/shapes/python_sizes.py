@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import functools
 import gc
@@ -17,7 +18,7 @@ from fx2onnx.base.code_patch import THREAD, NameGroup, Patched, SharedReason, Wi
 from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.stand_ins import SYMBOLIC
 from fx2onnx.capture.shapes import size_arguments, size_literals, size_tensors
-from fx2onnx.capture.shapes.number_methods import ATTRIBUTES, Function
+from fx2onnx.capture.shapes.number_methods import ATTRIBUTES, REDUCTIONS, Function
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_keys import hashing
 from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, NEEDS, OF_LIBRARIES, Formula, Number, has_result
@@ -297,6 +298,7 @@ _OF_PYTHON: tuple[_Wrapped, ...] = (
     (builtins, "max", functools.partial(_extreme, "max")),
     (builtins, "pow", _power),
     (math, "dist", _distance),
+    REDUCTIONS,
     *((math, name, functools.partial(_formula, formula)) for name, formula in MATH.items()),
     *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
 )
@@ -324,6 +326,8 @@ _LIBRARIES: Mapping[tuple[str, str], Callable[[Function], Function]] = {
     **{(name, "contract_path"): _planned for name in ("opt_einsum", "opt_einsum.contract")},
     **{place: functools.partial(_formula, formula) for place, formula in OF_LIBRARIES.items()},
 }
+_OF_ABSTRACT = abc.ABCMeta.__instancecheck__.__code__
+"""Of ``isinstance(n, numbers.Number)``"""
 _LIBRARY = "it counts with sizes: an order of products is that at the sample, a length is an expression"
 
 
@@ -341,6 +345,9 @@ def _class_of(kind: type, number: type) -> property:
 
     @answers_for_caller
     def get(self: object) -> type:
-        return number if THREAD.captures and is_of_modules(sys._getframe(1).f_code) else kind
+        frame = sys._getframe(1)
+        frame = frame.f_back if frame.f_code is _OF_ABSTRACT else frame  # type: ignore[assignment]
+        is_asked = THREAD.captures and is_of_modules(frame.f_code)
+        return getattr(getattr(self, "node", None), "kind", number) if is_asked else kind
 
     return property(get)

@@ -14,7 +14,7 @@ from fx2onnx.capture.python.data_numbers import DataNumber
 from fx2onnx.capture.python.stand_ins import LENGTHS
 from fx2onnx.capture.shapes.size_arguments import WHOLE
 from fx2onnx.capture.shapes.size_math import Number
-from fx2onnx.capture.shapes.symnode import NumPyNode, size_node, sym_number
+from fx2onnx.capture.shapes.symnode import NUMPY_NODES, size_node, sym_number
 
 Function: TypeAlias = Callable[..., Number]
 _KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})
@@ -82,8 +82,8 @@ def tensor_of(data: Number, is_typed: bool = False, real: torch.dtype | None = N
         return _truth_of(data)
     is_real = isinstance(data, float | torch.SymFloat)
     node = size_node(data)
-    real = node.dtype if isinstance(node, NumPyNode) else torch.float64 if type(data) is np.float64 else real
-    dtype = torch.bool if isinstance(data, bool) else real if is_real else torch.int64
+    own = torch.bool if isinstance(data, bool) else real if is_real else torch.int64
+    dtype = getattr(node if node is not None else NUMPY_NODES.get(type(data)), "dtype", own)
     return torch.scalar_tensor(data, dtype=dtype)
 
 

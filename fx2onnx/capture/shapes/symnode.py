@@ -26,6 +26,8 @@ from fx2onnx.sizes.relation import COMPARE, Relation
 from fx2onnx.sizes.rules import fraction
 from fx2onnx.torchcompat.frames import asked_by_user
 
+NUMPY_NODES: dict[type, type[DimNode]] = {}
+"""The objects behind NumPy's numbers, by the class of each (``numpy_nodes.py``)."""
 T = TypeVar("T")
 Operation: TypeAlias = Callable[[Scalar, Scalar], Scalar]
 
@@ -44,7 +46,9 @@ def _plain(kind: Callable[[Any], T]) -> Callable[[DimNode], T | None]:
 
 
 def _wrapping(kind: type) -> Callable[[DimNode, Scalar], DimNode]:
-    return lambda self, value: (NumPyNode if type(value) is np.float64 else DimNode)(self.env, value, kind)
+    return lambda self, value: (NUMPY_NODES[np.float64] if type(value) is np.float64 else DimNode)(
+        self.env, value, kind
+    )
 
 
 def _layout(order: Sequence[int] = ()) -> Callable[[DimNode, list[DimNode], list[DimNode]], DimNode]:
@@ -302,41 +306,6 @@ class DimNode:
 
     def is_non_overlapping_and_dense_indicator(self, sizes: list[DimNode], strides: list[DimNode]) -> DimNode:
         return self.wrap_int(int(self.is_non_overlapping_and_dense(sizes, strides).value))
-
-
-@answers_for_caller
-class NumPyNode(DimNode):
-    """The object behind a float64 of NumPy, which is no number of Python's: a tensor of it has its dtype."""
-
-    __slots__ = ()
-    kind: type[np.floating] = np.float64
-    dtype = torch.float64
-
-    def _wrap(self, value: Scalar) -> DimNode:
-        made = super()._wrap(value)
-        return type(self)(self.env, made.value, float) if made.pytype is float else made
-
-    def wrap_int(self, value: Scalar) -> DimNode:
-        return type(self)(self.env, value, int)
-
-    def wrap_float(self, value: Scalar) -> DimNode:
-        return type(self)(self.env, value, float)
-
-
-class NumPyNode32(NumPyNode):
-    """The object behind a float32 of NumPy."""
-
-    __slots__ = ()
-    kind, dtype = np.float32, torch.float32
-
-
-@answers_for_caller
-def as_numpy(number: size_math.Number, kind: type = np.float64) -> size_math.Number:
-    """A symbolic number as a float64 or float32 of NumPy; any other as it is."""
-    node, behind = size_node(number), next((own for own in (NumPyNode, NumPyNode32) if own.kind is kind), None)
-    if node is None or behind is None:
-        return number
-    return torch.SymFloat(behind(node.env, node.sym_float().value, float))  # type: ignore[no-untyped-call]
 
 
 @answers_for_caller

@@ -327,7 +327,7 @@ _LIBRARIES: Mapping[tuple[str, str], Callable[[Function], Function]] = {
     **{place: functools.partial(_formula, formula) for place, formula in OF_LIBRARIES.items()},
 }
 _OF_ABSTRACT = abc.ABCMeta.__instancecheck__.__code__
-"""Of ``isinstance(n, numbers.Number)``"""
+"""The code that ``isinstance(n, numbers.Number)`` runs."""
 _LIBRARY = "it counts with sizes: an order of products is that at the sample, a length is an expression"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -18,7 +16,7 @@ class NumPyNode(DimNode):
     """The object behind a float64 of NumPy, which is no number of Python's: a tensor of it has its dtype."""
 
     __slots__ = ()
-    kind: type[np.number[Any]] = np.float64
+    kind: type[np.generic] = np.float64
     dtype = torch.float64
 
     def _wrap(self, value: Scalar) -> DimNode:
@@ -44,7 +42,7 @@ class NumPyInteger(NumPyNode):
     """The object behind an int64 of NumPy, whose real results are float64."""
 
     __slots__ = ()
-    kind: type[np.number[Any]] = np.int64
+    kind: type[np.generic] = np.int64
     dtype = torch.int64
 
     def _wrap(self, value: Scalar) -> DimNode:

@@ -83,6 +83,10 @@ _KINDS: dict[type, _Kind] = {
     queue.Queue: _Kind(lambda found: (list(found.queue), found.unfinished_tasks), _put_queue_back),
     queue.SimpleQueue: _Kind(lambda found: found.qsize()),
     bytearray: _BYTES,
+    memoryview: _Kind(
+        lambda found: found.tobytes() if found.nbytes <= _MOST_BYTES else UNKNOWN,
+        lambda found, state: found.readonly or found.cast("B").__setitem__(slice(None), state),
+    ),
     array.array: _BYTES,
     types.GeneratorType: _Kind(_state_of_generator),
     StandIn: _Kind(lambda found: _state_of_generator(found._generator)),

@@ -61,7 +61,7 @@ class StandIn:
 
 ADVANCING_TYPES: tuple[type, ...] = (
     random.Random, np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, io.IOBase, queue.Queue,
-    queue.SimpleQueue, bytearray, array.array, types.GeneratorType, StandIn,
+    queue.SimpleQueue, bytearray, memoryview, array.array, types.GeneratorType, StandIn,
 )  # fmt: skip
 """Classes of objects that change as they are used, besides iterators (``advancing.py``)."""
 _NOT_LOOKED_INTO = (
@@ -108,6 +108,8 @@ class Snapshot:
         as a child."""
         self.entries: list[Entry] = []
         self._empty: list[Value] = []
+        self._owners: list[tuple[Value, dict[str, Value]]] = []
+        """Modules and objects with the dicts of their attributes."""
         self.has_advancing = False
         """True if something that is held changes as it is used, such as an iterator."""
         self.scripted: list[tuple[str, Value, dict[str, object]]] = []
@@ -120,6 +122,7 @@ class Snapshot:
         self._pending: list[tuple[Value, int, int, object]] = []
         named = list(modules)
         self._seen.update(id(module) for _, module in named)
+        self._owners += zip([module for _, module in named], map(vars, [module for _, module in named]), strict=True)
         for name, module in named:
             self._add_module(name, module)
         self.functions = [*self._set_on_modules]
@@ -219,7 +222,7 @@ class Snapshot:
                 self._found_on(value, parent, key)
             elif kind == ARRAY:
                 if value.size <= _MOST_ELEMENTS:
-                    self.entries.append(Entry(value, value.copy(), kind, parent, key))
+                    self._add(Entry(value, value.copy(), kind, parent, key))
             elif kind == ADVANCING:
                 self.has_advancing = True
                 state = road("what goes on as it is used").state_of(value)
@@ -227,6 +230,8 @@ class Snapshot:
             else:
                 for entry in entries_of(value, kind, parent, key):
                     self._add(entry)
+                    if entry.kind == DICT != kind:
+                        self._owners.append((value, entry.holder))
             pending[first:] = reversed(pending[first:])
 
     def _add(self, entry: Entry) -> None:
@@ -241,6 +246,7 @@ class Snapshot:
 
     def is_as_before(self) -> bool:
         """Return whether it is certain that everything is where it was, except for the modes of modules."""
+        self._keep_dicts()
         if self.scripted or self.has_advancing:
             return False
         if not all(is_same_array(entry.holder, entry.content) for entry in self.entries if entry.kind == ARRAY):
@@ -250,6 +256,7 @@ class Snapshot:
 
     def put_back(self) -> None:
         """All is as it was; in namespaces only what has other tensors."""
+        self._keep_dicts()
         outside = [entry for entry in self.entries[self._outside :] if _has_other_tensors(entry)]
         for entry in (*_that_may_differ(self.entries[: self._outside]), *outside):
             _PUT_BACK[entry.kind](entry.holder, entry.content)
@@ -259,6 +266,14 @@ class Snapshot:
             for name, value in attributes.items():
                 if not is_same(scripted.getattr(name), value):
                     scripted.setattr(name, value)
+
+    def _keep_dicts(self) -> None:
+        """What forward gave another dict, ``self.__dict__ = {...}``, has the one of before, with what is in the other one."""
+        for owner, own in self._owners:
+            if (other := owner.__dict__) is not own:
+                own.clear()
+                own.update(other)
+                object.__setattr__(owner, "__dict__", own)
 
 
 def _that_may_differ(entries: list[Entry]) -> list[Entry]:
@@ -299,9 +314,12 @@ def _put_back_set(found: set[Value], before: set[Value]) -> None:
         if len(found) != len(before) or found != before:
             found &= before
             found |= before
+        if {*map(id, found)} == {*map(id, before)}:
+            return
     except TypeError:  # a size of the capture, whose hash ended with it
-        found.clear()
-        found |= before
+        pass
+    found.clear()  # which has equal ones, as True for 1
+    found |= before
 
 
 def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
@@ -325,9 +343,10 @@ def fill_dict(found: dict[K, Value], before: dict[K, Value]) -> None:
 
 
 def _have_same_keys(one: Iterable[object], other: Iterable[object]) -> bool:
-    """Return whether dicts of one length have equal keys in one order. Tensors are equal to themselves only."""
+    """Return whether containers of one length have equal keys of the same types in one order. Tensors are equal to themselves only."""
     return all(map(is_, one, other)) or all(
-        a is b or (not isinstance(a, torch.Tensor) and a == b) for a, b in zip(one, other, strict=True)
+        a is b or (type(a) is type(b) and not isinstance(a, torch.Tensor) and a == b)
+        for a, b in zip(one, other, strict=True)
     )
 
 
@@ -482,6 +501,8 @@ def parts_of(kind: int, content: Value) -> Iterable[tuple[object, Value]]:
         return content.items()  # type: ignore[no-any-return]
     if kind == CELL:
         return [content]
+    if kind == ARRAY:
+        return enumerate(content.flat) if content.dtype == object else ()
     return enumerate(content) if kind in (LIST, TUPLE) else ()
 
 

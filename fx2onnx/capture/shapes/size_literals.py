@@ -26,7 +26,7 @@ def _tensor(original: Function) -> Function:
 
     def tensor(data: object, *args: object, **kwargs: Number) -> object:
         if not _holds_size(data) or args or not kwargs.keys() <= _KEYWORDS:
-            return original(data, *args, **kwargs)
+            return original(_writable(data), *args, **kwargs)
         made = tensor_of(data, is_typed=kwargs.get("dtype") is not None)
         return made.to(kwargs.get("device") or made.device, kwargs.get("dtype") or made.dtype)
 
@@ -35,7 +35,12 @@ def _tensor(original: Function) -> Function:
 
 @answers_for_caller
 def _from_numpy(original: Function) -> Function:
-    return lambda array: tensor_of(array) if _holds_size(array) else original(array)
+    return lambda array: tensor_of(array) if _holds_size(array) else original(_writable(array))
+
+
+def _writable(data: Number) -> Number:
+    """A copy of an array that a capture made of a tensor: torch warns of what nothing may write into."""
+    return data.copy() if type(data) is np.ndarray and not data.flags.writeable else data
 
 
 def _holds_size(data: Number) -> bool:

@@ -268,7 +268,7 @@ class Snapshot:
                     scripted.setattr(name, value)
 
     def _keep_dicts(self) -> None:
-        """What forward gave another dict, ``self.__dict__ = {...}``, has the one of before, with what is in the other one."""
+        """Give owners the dicts of before, with the contents of those that forward gave them: ``self.__dict__ = {...}``."""
         for owner, own in self._owners:
             if (other := owner.__dict__) is not own:
                 own.clear()

@@ -185,19 +185,22 @@ def _contiguous(tracer: Tracer, call: Call, self: torch.Tensor, memory_format: t
     """A copy, unless the strides are those of a contiguous tensor at every size: torch asks whether they are at the
     example's sizes."""
     dims = dims_of(self)
-    is_other = memory_format not in (torch.contiguous_format, 0)  # 0: the schema's default
+    order = _ORDERS.get(memory_format, ())  # type: ignore[call-overload]
     is_plain = not any(isinstance(size, Dim) for size in dims)
-    if is_other or is_plain or list(map(unwrap, self.stride())) == list(contiguous_strides(dims)):
+    if is_plain or (not order and list(map(unwrap, self.stride())) == list(contiguous_strides(dims))):
         return NotImplemented
-    if not _has_computed(dims):
+    if order or not _has_computed(dims):
         made = tracer.record(*call)
     else:
         made = tracer.values.new_fake(dims, self.dtype, self.device)
         tracer.finish(call.func, call.args, tracer.values.to_nodes(call.args, call.kwargs), made)
     if made is not self:
         assert isinstance(made, torch.Tensor)
-        tracer.values.copies.append(Copy(self, made, tracer.values.views[id(made)].node, None))
+        tracer.values.copies.append(Copy(self, made, tracer.values.views[id(made)].node, None, order))
     return made
+
+
+_ORDERS = {torch.channels_last: (1, 3, 2, 0), torch.channels_last_3d: (1, 4, 3, 2, 0)}
 
 
 def _view_of(tracer: Tracer, tensor: torch.Tensor, sizes: Sequence[DimLike], strides: Sequence[Scalar]) -> torch.Tensor:

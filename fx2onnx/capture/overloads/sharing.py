@@ -15,17 +15,18 @@ import torch.fx
 
 from fx2onnx.capture.captured import GraphOutput
 from fx2onnx.capture.overloads.reshapes import strides_of_view
-from fx2onnx.capture.recording.meta_cache import contiguous_strides
+from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.tracer import Tracer
 from fx2onnx.capture.recording.values import Copy, Memory, Values, Write
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.size_math import is_dense
 from fx2onnx.capture.shapes.symnode import is_of_data, unwrap
 from fx2onnx.sizes.assumptions import Guard
 from fx2onnx.sizes.expr import Dim, product
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.sizes.sets import EVERY
 from fx2onnx.torchcompat.dispatch import no_dispatch
-from fx2onnx.torchcompat.operators import OpOverload
+from fx2onnx.torchcompat.operators import HIGHER_ORDER, OpOverload
 
 aten = torch.ops.aten
 
@@ -203,21 +204,38 @@ def _is_view(env: ShapeEnv, copy: Copy, at: Mapping[str, int]) -> bool:
             return False
         if copy.target is not None:
             return strides_of_view(env, dims, strides, target) is not None
-        steps = zip(dims, strides, contiguous_strides(dims), strict=True)
-        return all(size == 1 or step == wanted for size, step, wanted in steps)
+        return is_dense(dims, strides, copy.order)
 
 
 def _read_later(
     values: Values, copy: Copy, source: Memory, made: Memory, outputs: Sequence[GraphOutput]
 ) -> Write | None:
     """The first write into one of the two memories behind which the other one is read."""
-    order = {node: place for place, node in enumerate(values.graph.nodes)}
+    order: dict[torch.fx.Node, int] = {}
+    starts: dict[torch.fx.Node, int] = {}
+    _put_in_order(values.graph, order, starts, None)
     for memory, other in ((made, source), (source, made)):
         for write in values.writes:
-            is_later = order.get(write.last, -1) > order.get(copy.node, len(order))
-            if write.memory is memory and is_later and _is_read(values, other, order, order[write.last], outputs):
+            is_gone = not {copy.node, write.last} <= order.keys()  # with a branch or a turn that leaves nothing
+            is_later = is_gone or order[write.last] > order[copy.node]
+            since = -1 if is_gone else starts[write.last]
+            if write.memory is memory and is_later and _is_read(values, other, order, since, outputs):
                 return write
     return None
+
+
+def _put_in_order(
+    graph: torch.fx.Graph, order: dict[torch.fx.Node, int], starts: dict[torch.fx.Node, int], loop: int | None
+) -> None:
+    """Number the nodes, those of branches and turns before the node that has them. ``starts``: from which number on nodes may run behind
+    each: turns follow turns.
+    """
+    for node in graph.nodes:
+        for nested in (arg for arg in node.args if isinstance(arg, Nested)):
+            is_turn = loop is None and node.target is not HIGHER_ORDER["cond"]
+            _put_in_order(nested.graph, order, starts, len(order) if is_turn else loop)
+        order[node] = len(order)
+        starts[node] = order[node] if loop is None else loop
 
 
 def _is_read(

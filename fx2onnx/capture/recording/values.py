@@ -98,6 +98,8 @@ class Copy(NamedTuple):
     node: torch.fx.Node
     target: list[DimLike] | None
     """The sizes of a reshape; None for ``contiguous``."""
+    order: tuple[int, ...] = ()
+    """The axes that ``contiguous`` has dense, the innermost first; as they stand where there are none."""
 
 
 class NeedsDecomposition(BaseException):

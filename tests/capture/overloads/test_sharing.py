@@ -51,6 +51,54 @@ def test_a_copy_that_is_a_view_where_a_size_is_one(copy: str, example: tuple[int
         check(forward, (torch.randn(*example, 4),), others=SIZES, dynamic_shapes=({0: "n", 1: "m"},))
 
 
+def _in_a_branch(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    if x.sum() > 0:
+        z = y.transpose(0, 1).contiguous()
+        z.add_(1)
+    return y
+
+
+def _written_in_a_branch(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    z = y.transpose(0, 1).reshape(-1, 4)
+    if x.sum() > 0:
+        z.add_(1)
+    return y
+
+
+def _in_turns(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    for row in x:
+        z = y.transpose(0, 1).reshape(-1, 4)
+        z.add_(row.sum())
+    return y
+
+
+def _written_in_turns(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    z = y.transpose(0, 1).reshape(-1, 4)
+    for row in x:
+        z.add_(row.sum())
+    return y
+
+
+@pytest.mark.parametrize("forward", [_in_a_branch, _written_in_a_branch, _in_turns, _written_in_turns])
+def test_a_copy_in_a_branch_or_a_loop_that_is_a_view_where_a_size_is_one(forward: Made) -> None:
+    others = [(sign * x.abs(),) for (x,) in SIZES for sign in (1, -1)]
+    check(forward, (torch.randn(3, 2, 4),), others=others, dynamic_shapes=({0: "n", 1: "m"},))
+
+
+@pytest.mark.parametrize("write", [lambda y, z: (z.add_(1), y), lambda y, z: (y.mul_(2), z)])
+def test_a_copy_with_its_channels_last_that_is_a_view_where_there_is_one(write: Kept) -> None:
+    def forward(x: torch.Tensor) -> object:
+        y = x * 2
+        return write(y, y.contiguous(memory_format=torch.channels_last))
+
+    others = [(torch.randn(n, m, 4, 5),) for n, m in ((3, 1), (1, 1), (1, 3))]
+    check(forward, (torch.randn(2, 3, 4, 5),), others=others, dynamic_shapes=({0: "n", 1: "m"},))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("copy", COPIES)
 def test_what_nobody_reads_later_decides_nothing(copy: str) -> None:
     after: list[Kept] = [lambda y, z: z.add_(1), lambda y, z: (y.sum(), z.relu_()), lambda y, z: z.add_(1) + z.mean()]

@@ -185,7 +185,7 @@ def _contiguous(tracer: Tracer, call: Call, self: torch.Tensor, memory_format: t
     """A copy, unless the strides are those of a contiguous tensor at every size: torch asks whether they are at the
     example's sizes."""
     dims = dims_of(self)
-    order = _ORDERS.get(memory_format, ())  # type: ignore[call-overload]
+    order = _ORDERS.get(memory_format, ())
     is_plain = not any(isinstance(size, Dim) for size in dims)
     if is_plain or (not order and list(map(unwrap, self.stride())) == list(contiguous_strides(dims))):
         return NotImplemented
@@ -200,7 +200,7 @@ def _contiguous(tracer: Tracer, call: Call, self: torch.Tensor, memory_format: t
     return made
 
 
-_ORDERS = {torch.channels_last: (1, 3, 2, 0), torch.channels_last_3d: (1, 4, 3, 2, 0)}
+_ORDERS: dict[object, tuple[int, ...]] = {torch.channels_last: (1, 3, 2, 0), torch.channels_last_3d: (1, 4, 3, 2, 0)}
 
 
 def _view_of(tracer: Tracer, tensor: torch.Tensor, sizes: Sequence[DimLike], strides: Sequence[Scalar]) -> torch.Tensor:

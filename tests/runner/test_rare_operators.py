@@ -147,6 +147,11 @@ def tables() -> list[Case]:
     for texts in (["éÀ", "the", "a the"], ["", ""], ["the"]):  # whole elements are stop words, and accents stay
         words = {"stopwords": ["the"], "is_case_sensitive": 1, "case_change_action": "NONE"}
         made.append(Case("StringNormalizer", [np.array(texts, object)], **words))
+    values = np.array([78.2452392578125, 1e-5, 123456789, 1.5e10, 65504, 1 / 3, -0.0, 2, np.nan, np.inf, -np.inf])
+    with np.errstate(over="ignore"):
+        made += [Case("Cast", [values.astype(dtype)], to=8) for dtype in ("float16", "float32", "float64")]
+    for scale in (0.3, 0.5, 0.7):  # to the next element above
+        made.append(Case("Resize", [numbers("float32", 1, 1, 9, 10)], np.float32([1, 1, scale, 1.5]), opset=10))
     for dtype in ("uint8", "int8", "int32"):  # cut, not rounded
         made.append(Case("Resize", [numbers(dtype, 1, 2, 5, 4)], None, np.float32([1, 1, 2, 2]), mode="linear"))
     for mode in ("linear", "cubic"):  # rounded after each axis

@@ -121,11 +121,12 @@ def _to_strings(x: Array) -> Array:
 
 
 def _float_text(item: Any) -> str:
+    """Eight digits, as onnxruntime writes them."""
     if np.isnan(item):
         return "NaN"
     if np.isinf(item):
         return "INF" if item > 0 else "-INF"
-    return np.format_float_positional(item, trim="-") if 1e-5 <= abs(item) < 1e9 or item == 0 else str(item)
+    return f"{float(item):.8g}"
 
 
 def _from_strings(x: Array, dtype: Dtype) -> Array:

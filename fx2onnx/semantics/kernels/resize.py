@@ -51,9 +51,9 @@ def _cubic(distance: Array, a: float) -> Array:
 def axis_taps(
     position: Array, dim: int, scale: float, mode: str, nearest: str, cubic_a: float, antialias: bool, exclude: bool
 ) -> tuple[Array, Array]:
-    """For each output position the input indices [out, taps] and their weights."""
+    """For each output position the input indices [out, taps] and their weights. No ``nearest``: up where the axis becomes shorter, else down."""
     if mode == "nearest":
-        index = _NEAREST[nearest](position)
+        index = _NEAREST[nearest or ("ceil" if scale < 1 else "floor")](position)
         return np.clip(index, 0, dim - 1).astype(np.int64)[:, None], np.ones((position.size, 1))
     reach, function = (1, _linear) if mode == "linear" else (2, _cubic)
     squeeze = min(scale, 1.0) if antialias else 1.0
@@ -224,8 +224,8 @@ def _sizes(
 @kernel("Upsample", 9, shape_inputs=(1,))
 @kernel("Resize", 10, shape_inputs=(1,))
 def resize_10(x: Array, scales: Array, *, mode: str = "nearest") -> Array:
-    """Resize of opset 10, and Upsample, its former name: no roi, asymmetric coordinates, nearest rounds down."""
-    return resize(x, None, scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    """Resize of opset 10, and Upsample, its former name: no roi, asymmetric coordinates, the nearest as onnxruntime has it."""
+    return resize(x, None, scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="")
 
 
 @kernel("Upsample", (1, 7))

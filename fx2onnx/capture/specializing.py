@@ -239,11 +239,7 @@ def _of_others(attempt: Attempt, name: str, size: object) -> list[str]:
         for axis, length in enumerate(leaf.tensor.shape)
         if axis not in leaf.axes and length == size and length > 1
     ]
-    return (
-        [f"name {name} in dynamic_shapes for {' and '.join(same)}, too, if these are one size (--dynamic in a shell)"]
-        if same
-        else []
-    )
+    return [f"name {name} in dynamic_shapes for {' and '.join(same)}, too, if these are one size"] if same else []
 
 
 def _looping(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv) -> UserError:

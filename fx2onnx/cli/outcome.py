@@ -7,10 +7,11 @@ import difflib
 import functools
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -28,6 +29,8 @@ Result = TypeVar("Result")
 _UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
 """The base class of all errors of parsing, of the click that this version of typer uses."""
 _LINES_SHOWN = 5
+_KEYWORD = re.compile(r"""\b(\w+)=(?:\["([\w.]+)"\]|"([\w.-]+)"|(\d+|False)\b)""")
+_SHAPES = re.compile(r"\bdynamic_shapes\b(?![=:])")
 _OF_OTHER_TOOLS = {
     "--bits": "--kind",
     "--scheme": "--kind",
@@ -58,6 +61,7 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
                     warnings.simplefilter("error", ExportWarning)
                 return command(*args, **gathered(groups, kwargs))
         except Fx2OnnxError as error:
+            error.next = tuple(_in_flags(step, kwargs) for step in error.next)
             end_with(error, as_json=bool(kwargs.get("json_output")))
         except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt):
             raise
@@ -74,6 +78,23 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
     vars(wrapped)["__signature__"] = signature
     wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return wrapped
+
+
+def _in_flags(step: str, known: Collection[str]) -> str:
+    """A step with the options of the command, ``--opset 16``, in the place of Python's keywords, ``opset_version=16``."""
+    if "--" in step:
+        return step
+
+    def flag(found: re.Match[str]) -> str:
+        keyword, *values = map(str, found.groups(""))
+        (value,) = filter(None, values)
+        name = "opset" if keyword == "opset_version" else keyword
+        if name not in known:
+            return found[0]
+        return f"--{'no-' * (value == 'False')}{name}".replace("_", "-") + f" {value}" * (value != "False")
+
+    step = _KEYWORD.sub(flag, step)
+    return _SHAPES.sub("--dynamic", step) if "dynamic" in known else step
 
 
 @contextlib.contextmanager

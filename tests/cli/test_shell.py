@@ -50,6 +50,27 @@ def make_counting():
 def make_wide(width):
     return Net(), torch.ones(3, width)
 
+class Chosen(Net):
+    def forward(self, x, kind):
+        return {"1": x, "2": -x}[str(int(kind))]
+
+class Sampled(torch.nn.Module):
+    def forward(self, image, grid):
+        return torch.nn.functional.grid_sample(image, grid, align_corners=False)
+
+class Added(torch.nn.Module):
+    def forward(self, a, b):
+        return a + b
+
+def make_chosen():
+    return Chosen(), (torch.ones(3, 4), torch.tensor(1))
+
+def make_sampled():
+    return Sampled(), (torch.ones(1, 1, 4, 4), torch.ones(1, 4, 4, 2))
+
+def make_added():
+    return Added(), (torch.ones(3, 4), torch.ones(3, 4))
+
 def make_class():
     return Net, torch.ones(3, 4)
 
@@ -191,6 +212,24 @@ def test_a_strict_export_with_a_warning_writes_nothing(flags: tuple[str, ...]) -
     assert not Path("net.onnx").exists()
     assert invoke("export", spec, "-o", "net.onnx", "--no-verify", "-q").exit_code == 0
     assert invoke("export", "inner/shell_net.py:make", "-o", "net.onnx", "--no-verify", "-q", *flags).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("maker", "flags", "step"),
+    [
+        ("make_chosen", (), "--bake kind"),
+        ("make_sampled", ("--opset", "14"), "--opset 16"),
+        ("make_counting", ("--state", "error"), "--state io"),
+        ("make_added", ("--dynamic", "a:0=n"), "--dynamic a:0=n;b:0=n"),
+    ],
+)
+def test_steps_name_options_of_the_command(maker: str, flags: tuple[str, ...], step: str) -> None:
+    export = ("export", f"inner/shell_net.py:{maker}", "-o", "net.onnx", "--no-verify")
+    option, _, value = step.partition(" ")
+    steps = error_of(*export, *flags)["next"]
+    assert any((option if option == "--dynamic" else step) in each for each in steps)
+    assert not any("dynamic_shapes" in each or "opset_version" in each for each in steps)
+    assert invoke(*export, option, value).exit_code == 0
 
 
 @pytest.mark.parametrize("flags", [("--fail-on", "warning"), ("--fail-on=errors",), ("--fail-on",)])

@@ -219,6 +219,9 @@ def _finish_profile(session: Any, prefix: str, trace: Path | None) -> list[dict[
 def _save(path: Path, outputs: Mapping[str, Any]) -> None:
     import numpy as np
 
+    if path.suffix == ".npy":
+        what = "--output writes all outputs into one .npz file"
+        raise UserError("E001", what, next=f"-o {path.with_suffix('.npz')}")
     loose = [name for name, value in outputs.items() if not isinstance(value, np.ndarray) or value.dtype.kind == "O"]
     if loose:
         raise UserError("E301", f"the output '{loose[0]}' is no array of numbers, which .npz files hold")

@@ -166,6 +166,7 @@ def test_a_mistaken_source_leads_to_the_right_one(spec: str, said: str) -> None:
         (["lint", "inner/shell_net.py"], "give the path of an ONNX file"),
         (["run", "net.onnx", "-i", "x=1,2,3,4"], "numpy.save('x.npy', numpy.array([[1,2,3,4]], 'float32'))"),
         (["run", "net.onnx", "-i", "x=[[1.5, 2e3]]"], "numpy.array([[1.5, 2e3]], 'float32')"),
+        (["run", "net.onnx", "-o", "out.npy"], "-o out.npz"),
         (["run", "net.onnx", "-i", "x=objects.npy"], "numpy.save('objects.npy', array.astype('float32'))"),
     ],
 )

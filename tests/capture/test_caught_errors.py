@@ -234,6 +234,29 @@ def test_a_number_of_elements_that_raises_is_a_condition_with_a_warning() -> Non
     assert "forward catches an error where 4 == u0 does not hold" in warning
 
 
+OF_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "max of the rest": lambda x: x[1:].max(),
+    "amax along an axis": lambda x: x[1:].amax(0),
+    "a pool": lambda x: torch.nn.functional.avg_pool1d(x, 3),
+    "a convolution": lambda x: torch.nn.functional.conv1d(x.T[None], torch.ones(1, x.shape[1], 3)),
+    "a narrow": lambda x: x.narrow(0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", OF_SIZES)
+def test_an_operator_that_small_sizes_end_is_a_condition_with_a_warning(name: str) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return OF_SIZES[name](x)
+        except (RuntimeError, IndexError):
+            return x.sum()
+
+    shapes = ({0: "rows", 1: "columns"},) if name == "a pool" else ({0: "rows"},)
+    for function, warned in ((forward, True), (OF_SIZES[name], False)):
+        result = check(function, (torch.ones(4, 6),), others=[(torch.randn(5, 6),)], dynamic_shapes=shapes)
+        assert any("forward catches an error where" in each for each in result.report.warnings) is warned
+
+
 def test_what_nobody_catches_is_no_decision() -> None:
     def other_class(x: torch.Tensor) -> torch.Tensor:
         try:

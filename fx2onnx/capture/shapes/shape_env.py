@@ -164,13 +164,16 @@ class ShapeEnv(SizesOfRun):
         if not self.takes_notes:
             return
         self.note_assertion(Assumption(text or str(what), where, "assertion"), is_learnt)
+        self._warn_if_caught(error, text or what, where)
+        if isinstance(what, Relation):
+            self.leave_unchecked(what, where)
+
+    def _warn_if_caught(self, error: type[Exception] | None, what: object, where: SourceLocation | None) -> None:
         tracer = self.tracer() if is_caught(error) else None
         if tracer is not None:
             road("errors that forward catches").warn_of_one_branch(
-                tracer, f"an error where {text or what} does not hold", where
+                tracer, f"an error where {what} does not hold", where
             )
-        if isinstance(what, Relation):
-            self.leave_unchecked(what, where)
 
     def are_sizes(self, dims: Sequence[object]) -> None:
         """Numbers of data among ``dims`` are sizes, and so not below 0: what else an operator makes of them is nothing that is in the
@@ -343,6 +346,8 @@ class ShapeEnv(SizesOfRun):
             is_stated = is_needed and where_true(true) is None
             is_stated = is_stated and (checked_by_user() or not self.holds_at_ordinary_sizes(true, from_one=by_python))
             self.note_guard(Guard(true, where, by_user and by_python, self.during, is_stated), holds, relation)
+            if is_needed:
+                self._warn_if_caught(RuntimeError, true, where)
             if true.op == "eq" or is_needed:
                 self.require(true, where, bounded=by_user or is_needed)
         return holds

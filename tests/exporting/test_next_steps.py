@@ -360,7 +360,7 @@ def test_folders_name_the_task_and_the_source(tmp_path: Path) -> None:
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"hf:BASE\?adapter="):
         fx2onnx.export_folder(f"hf:{tmp_path / 'adapter'}", tmp_path / "out")
-    with pytest.raises(UserError, match="fx2onnx export hf:bert"):
+    with pytest.raises(UserError, match=r"fx2onnx export 'hf:bert\?task=fill-mask'"):
         fx2onnx.export_folder("hf:bert", tmp_path / "out", task="fill-mask")
     with pytest.raises(UserError, match=f"write hf:{tmp_path}"):
         fx2onnx.export_folder(str(tmp_path), tmp_path / "out")

@@ -207,13 +207,20 @@ def checkpoint(folder: Path, layout: str) -> nn.Module:
     """Write a small Llama whose linear layers but the head are quantised. Gives the model on the numbers of the codes."""
     import transformers
 
-    torch.manual_seed(0)
     inner, heads = (128, 4) if layout == "marlin" else (96, 2)  # Marlin has tiles of 64 outputs
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=heads,
         vocab_size=100, max_position_embeddings=64, dtype="float16",
     )  # fmt: skip
-    model: Any = transformers.LlamaForCausalLM(config).half().eval()
+    return quantized(folder, layout, config, torch.float16)
+
+
+def quantized(folder: Path, layout: str, config: Any, dtype: torch.dtype) -> nn.Module:
+    """The same of any config."""
+    import transformers
+
+    torch.manual_seed(0)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
     model.save_pretrained(folder)
     write, said = LAYOUTS[layout]
     state = load_file(folder / "model.safetensors")
@@ -222,11 +229,27 @@ def checkpoint(folder: Path, layout: str) -> nn.Module:
             tensors, numbers = write(*part.weight.shape)
             del state[f"{name}.weight"]
             state |= {f"{name}.{key}": value.contiguous() for key, value in tensors.items()}
-            part.weight.data = numbers.half()
+            part.weight.data = numbers.to(dtype)
     save_file(state, folder / "model.safetensors", {"format": "pt"})
     stated = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(stated | {"quantization_config": said}))
     return model  # type: ignore[no-any-return]
+
+
+@pytest.mark.long_cases(but=("FalconMamba-gptq act-order",))
+@pytest.mark.parametrize("layout", ["gptq act-order", "awq", "bitsandbytes nf4"])
+@pytest.mark.parametrize("kind", ["Mamba", "FalconMamba"])
+def test_a_module_may_read_the_weight_of_a_packed_layer(tmp_path: Path, kind: str, layout: str) -> None:
+    """``dt_proj.weight @ x``, whose columns may be in another order in the file."""
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=100, hidden_size=64, state_size=16, num_hidden_layers=1, time_step_rank=32
+    )
+    plain: Any = quantized(tmp_path, layout, config, torch.float32)
+    module = fx2onnx.load(fx2onnx.export_folder(f"hf:{tmp_path}", tmp_path / "out").path)
+    ids = torch.tensor([[5, 6, 7]])
+    torch.testing.assert_close(module(input_ids=ids).logits, plain(ids).logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.long

@@ -105,7 +105,7 @@ def _load_packed(
         name = places.get(part.weight.data_ptr()) if isinstance(part, torch.nn.Linear) else None
         if name is not None:
             layer = layers.pop(name)
-            layer.bias = part.bias
+            layer.bias, layer.dtype = part.bias, stored
             module.set_submodule(path, layer)
     if layers:
         raise unknown(

@@ -6,7 +6,7 @@ bit for bit what ``gguf.dequantize`` gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -216,35 +216,6 @@ class BlockRows:
         return numbers.reshape(stop - start, -1)
 
 
-class _Weight(torch.Tensor):
-    """The weight of a layer on blocks, where a module reads it: its numbers are made when something computes with them."""
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        function: Callable[..., object],
-        types: object,
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        """dtype, device and sizes of the stand-in, everything else of the numbers."""
-        if function in _OF_STAND_IN:
-            return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-        return function(*(_with_numbers(each) for each in args), **(kwargs or {}))
-
-
-def _with_numbers(value: object) -> object:
-    """``value``, also nested in lists, with numbers in the place of stand-ins."""
-    if isinstance(value, list | tuple):
-        return [*map(_with_numbers, value)]
-    return vars(value)["layer"].numbers() if isinstance(value, _Weight) else value
-
-
-_OF_STAND_IN = frozenset(
-    getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "shape", "ndim", "is_meta", "layout")
-) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.is_floating_point}
-
-
 class _Blocks(PackedModule):
     """``packed`` holds the blocks, so that a cast of the module leaves them, and two layers may share them."""
 
@@ -253,24 +224,12 @@ class _Blocks(PackedModule):
     def __init__(self, blocks: BlockRows, dtype: torch.dtype) -> None:
         super().__init__()
         self.blocks, self.dtype = blocks, dtype
+        self.in_features, self.out_features = blocks.columns, blocks.rows
         self.register_buffer("packed", blocks.memory)
 
     def numbers(self) -> torch.Tensor:
         """All numbers [rows, columns], in float32."""
         return torch.from_numpy(self.blocks.numbers(0, self.blocks.rows))
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The weight for modules that read more of it than a call: mostly its dtype, Mamba its numbers."""
-        stand_in = torch.zeros((), dtype=self.dtype).expand(self.blocks.rows, self.blocks.columns)
-        found = stand_in.as_subclass(_Weight)
-        vars(found)["layer"] = self
-        return found
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-        """Follows casts of the module."""
-        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class BlockLinear(_Blocks):
@@ -278,7 +237,6 @@ class BlockLinear(_Blocks):
 
     def __init__(self, blocks: BlockRows, bias: nn.Parameter | None, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(blocks, dtype)
-        self.in_features, self.out_features = blocks.columns, blocks.rows
         self.bias = bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

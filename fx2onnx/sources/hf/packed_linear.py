@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +28,58 @@ class CodeLayout:
     is_reversed: bool = False
 
 
+class _Weight(torch.Tensor):
+    """The weight of a packed layer, where a module reads it: its numbers are made when something computes with them."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """dtype, device and sizes of the stand-in, everything else of the numbers."""
+        if function in _OF_STAND_IN:
+            return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        return function(*(_with_numbers(each) for each in args), **(kwargs or {}))
+
+
+def _with_numbers(value: object) -> object:
+    """``value``, also nested in lists, with numbers in the place of stand-ins."""
+    if isinstance(value, list | tuple):
+        return [*map(_with_numbers, value)]
+    return vars(value)["numbers"]() if isinstance(value, _Weight) else value
+
+
+_OF_STAND_IN = frozenset(
+    getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "shape", "ndim", "is_meta", "layout")
+) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.is_floating_point}
+
+
 class PackedModule(nn.Module):
     """A layer on integers of a checkpoint, which is exported as one call: ``fx2onnx.exporting.packed`` translates each class."""
+
+    in_features: int
+    out_features: int
+    dtype = torch.float32
+
+    def numbers(self) -> torch.Tensor:
+        """All numbers [out_features, in_features], in float32."""
+        raise NotImplementedError
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight for modules that read more of it than a call: mostly its dtype, Mamba its numbers."""
+        stand_in = torch.zeros((), dtype=self.dtype).expand(self.out_features, self.in_features)
+        found = stand_in.as_subclass(_Weight)
+        vars(found)["numbers"] = lambda: self.numbers().to(self.dtype)
+        return found
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+        """Follows casts of the module."""
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class PackedLinear(PackedModule):
@@ -80,8 +130,12 @@ class PackedLinear(PackedModule):
         """The codes of some rows."""
         return self.rows_of(self.packed, start, stop)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The product, in float32 up to the weight's numbers, which have the dtype of ``x``."""
+    def numbers(self) -> torch.Tensor:
+        """All numbers [rows, columns], in float32."""
+        found = self._in_stored_order()
+        return found if self.order is None else found[:, self.order.argsort()]
+
+    def _in_stored_order(self) -> torch.Tensor:
         codes = self.codes(0, self.rows)
         codes = codes.to(torch.float32) if self.table is None else self.table.to(torch.float32)[codes.long()]
         scale = self.scale.to(torch.float32).repeat_interleave(self.group, 1)[:, : self.columns]
@@ -90,9 +144,13 @@ class PackedLinear(PackedModule):
         numbers = codes * scale
         if self.offset is not None:
             numbers = numbers + self.offset.to(torch.float32).t().repeat_interleave(self.group, 1)[:, : self.columns]
+        return numbers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product, in float32 up to the weight's numbers, which have the dtype of ``x``."""
         if self.order is not None:
             x = x[..., self.order]
-        return nn.functional.linear(x, numbers.to(x.dtype), self.bias)
+        return nn.functional.linear(x, self._in_stored_order().to(x.dtype), self.bias)
 
     def fx2onnx_shaped(self, x: torch.Tensor) -> torch.Tensor:
         """Sizes and dtype of what ``forward`` gives: a capture asks for no more, of some hundred layers."""

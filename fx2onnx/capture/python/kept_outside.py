@@ -91,7 +91,7 @@ def _caches_of_modules() -> list[Any]:
     return found
 
 
-_library_caches: Bounded[int, tuple[dict[str, Any], int, list[Any]]] = Bounded(20_000)
+_library_caches: Bounded[int, tuple[object, int, list[Any]]] = Bounded(20_000)
 """The functions with a cache of an installed module, by the id of its names, with these and their number."""
 
 

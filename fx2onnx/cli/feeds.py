@@ -207,7 +207,7 @@ def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
 
 
 _AXIS = re.compile(
-    r"\s*(?:(?P<name>.*\S)\s*:)?\s*(?P<axis>\d+)\s*=\s*(?P<dim>(?:\d+ *\* *)?[A-Za-z_]\w*)\s*", re.DOTALL
+    r"\s*(?:(?P<name>.*\S)\s*:)?\s*(?P<axis>-?\d+)\s*=\s*(?P<dim>(?:\d+ *\* *)?[A-Za-z_]\w*)\s*", re.DOTALL
 )
 _USAGE = "write NAME:AXIS=DIM,AXIS=DIM;NAME:AXIS=DIM, for example input_ids:0=batch,1=sequence"
 _WORDS = "or one word: default (the sizes that a source proposes), or none"
@@ -281,9 +281,9 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
             raise UserError("E105", what, next=inputs_like(name, samples))
         rank = getattr(samples[name], "ndim", None)
         for axis in axes:
-            if rank is not None and axis >= rank:
+            if rank is not None and not -rank <= axis < rank:
                 what = f"--dynamic names axis {axis} of '{name}', which has {rank} axes"
-                raise UserError("E105", what, next=f"axes count from 0: the last one is {rank - 1}")
+                raise UserError("E105", what, next=f"axes count from 0: the last one is {rank - 1}, or -1")
     return wanted
 
 

@@ -33,12 +33,13 @@ class TestDynamic:
             (["x:0=batch"], {"x": {0: "batch"}}),
             (["ids:0=batch,1=seq; mask:1 = seq"], {"ids": {0: "batch", 1: "seq"}, "mask": {1: "seq"}}),
             (["ids:0=batch", "ids:1=seq"], {"ids": {0: "batch", 1: "seq"}}),
+            (["ids:-2=batch,-1=seq"], {"ids": {-2: "batch", -1: "seq"}}),
         ],
     )
     def test_forms(self, texts: list[str], expected: object) -> None:
         assert parse_dynamic(texts) == expected
 
-    @pytest.mark.parametrize("text", ["", "x", "x:", "x:0", "x:a=b", "x:-1=b", ":0=b", "x:0=3d", "x:0=b,"])
+    @pytest.mark.parametrize("text", ["", "x", "x:", "x:0", "x:a=b", "x:--1=b", ":0=b", "x:0=3d", "x:0=b,"])
     def test_other_forms_are_refused(self, text: str) -> None:
         with pytest.raises(UserError) as caught:
             parse_dynamic([text])

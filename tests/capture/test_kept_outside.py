@@ -18,6 +18,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.torchcompat.frames import LIBRARIES
 from tests.support import check
 
 X, OTHER = torch.rand(3, 4), torch.rand(5, 4)
@@ -305,17 +306,34 @@ def test_functions_with_a_cache_give_tensors_with_data_afterwards(cached: Any, h
     assert all(type(each) is torch.Tensor for each in (found if isinstance(found, tuple) else [found]))
 
 
-def test_a_cache_of_a_library_gives_tensors_with_data_after_an_export_that_fails(
-    monkeypatch: pytest.MonkeyPatch,
+_LIBRARY = "import functools, torch\n@functools.lru_cache\ndef table(n): return torch.arange(n)\ndef plain(n): return torch.arange(n)"
+
+
+@pytest.mark.parametrize(
+    ("name", "later"),
+    [
+        ("table", ""),
+        ("table", _LIBRARY),
+        ("plain", "plain = functools.lru_cache(plain)"),
+        ("table", "table = functools.cache(table.__wrapped__)"),
+        ("added", "del plain\n@functools.cache\ndef added(n): return torch.arange(n)"),
+    ],
+    ids=["as imported", "reloaded", "wrapped", "wrapped anew", "added"],
+)
+def test_a_cache_of_a_library_gives_tensors_with_data_after_exports_that_fail(
+    monkeypatch: pytest.MonkeyPatch, name: str, later: str
 ) -> None:
     library = types.ModuleType("library_with_a_cache")
-    exec("import functools, torch\n@functools.lru_cache\ndef table(n): return torch.arange(n)", vars(library))
+    library.__file__ = f"{LIBRARIES[0]}/{library.__name__}.py"
+    exec(_LIBRARY, vars(library))
     monkeypatch.setitem(sys.modules, library.__name__, library)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        y = x + sys.modules["library_with_a_cache"].table(4)
+        y = x + getattr(library, name, library.table)(4)
         return y @ y
 
-    with pytest.raises(UserError):
-        fx2onnx.export(forward, (X,))
-    assert type(library.table(4)) is torch.Tensor
+    for text in ("", later):
+        exec(text, vars(library))
+        with pytest.raises(UserError):
+            fx2onnx.export(forward, (X,))
+    assert type(getattr(library, name)(4)) is torch.Tensor

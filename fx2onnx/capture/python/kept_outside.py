@@ -14,9 +14,6 @@ from weakref import ReferenceType
 import numpy as np
 import torch
 
-from fx2onnx.base.memoized import Bounded
-from fx2onnx.torchcompat.frames import LIBRARIES
-
 MOST_LEVELS = 4
 """Containers inside each other: a tensor in a tuple in a dict in an object."""
 _PACKAGE = f"{__name__.partition('.')[0]}."
@@ -76,23 +73,9 @@ def taken_out_of_names(
 
 def _caches_of_modules() -> list[Any]:
     """The functions with a cache that are names of Python modules, without those of this package."""
-    found: list[Any] = []
-    for module in [*sys.modules.values()]:
-        if not isinstance(module, ModuleType):
-            continue
-        space = vars(module)
-        known = _library_caches.get(id(space))
-        if known is None or known[0] is not space or known[1] != len(space):
-            caches = [each for each in [*space.values()] if type(each) is _CACHE and not _is_ours(each)]
-            known = space, len(space), caches
-            if str(space.get("__file__") or "").startswith(LIBRARIES):  # which nobody writes anew
-                _library_caches[id(space)] = known
-        found += known[2]
-    return found
-
-
-_library_caches: Bounded[int, tuple[object, int, list[Any]]] = Bounded(20_000)
-"""The functions with a cache of an installed module, by the id of its names, with these and their number."""
+    spaces = [[*vars(module).values()] for module in [*sys.modules.values()] if isinstance(module, ModuleType)]
+    having = [space for space in spaces if _CACHE in map(type, space)]  # names may get caches at any time
+    return [each for space in having for each in space if type(each) is _CACHE and not _is_ours(each)]
 
 
 def _parts_of(returned: Iterable[object]) -> set[int]:

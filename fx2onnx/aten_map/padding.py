@@ -47,7 +47,8 @@ def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number:
     if mode != "constant":
         dims = tuple(whole(size + begins[axis] + ends[axis]) for axis, size in enumerate(op.dims(value)))
     inner = compute_dtype(op, "Pad", dtype)
-    filler = as_dtype(op, number, inner) if mode == "constant" and number else None
+    is_default = mode != "constant" or str(number) in ("None", "False", "0", "0.0")  # -0.0 is none
+    filler = None if is_default else as_dtype(op, number, inner)
     named = None if mode == "constant" else ONNX_MODES[mode]
     result = op.Pad(
         op.cast(value, inner),

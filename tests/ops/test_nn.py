@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.ops import harness
 from tests.ops.judge import Case, aten, case, judge, judge_at_other_sizes
+from tests.support import check
 
 R, T = torch.randn, torch.tensor
 torch.manual_seed(0)
@@ -167,6 +168,13 @@ DYNAMIC = [
     (aten.pixel_unshuffle.default, (R(7, 3, 4, 6), 2), [(R(1, 3, 4, 6), 2)]),
     (aten.pad.default, (R(7, 9, 6), [1, 2], "circular"), [(R(2, 5, 6), [1, 2], "circular")]),
 ]
+
+
+@pytest.mark.parametrize("pads", [(1, 0), (1, -1, 0, 2), (0, 0, 0, 3)])
+def test_padding_with_a_negative_zero(pads):
+    x = torch.tensor([[1.0, -0.0, 2.0], [0.0, 3.0, -4.0]])
+    others = [(x[:1],), (x[:0],)]
+    check(lambda x: 1 / torch.nn.functional.pad(x, pads, value=-0.0), (x,), others=others, dynamic_shapes=({0: "n"},))
 
 
 @pytest.mark.parametrize(("overload", "args", "others"), DYNAMIC, ids=lambda item: str(item)[:24])

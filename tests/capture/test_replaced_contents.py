@@ -28,6 +28,7 @@ class Net(torch.nn.Module):
         self.objects[:] = [{"k": torch.ones(3)}, Holder(), [1]]
         self.view, self.holder = memoryview(bytearray(b"abc")), Holder()
         self.numbers = memoryview(np.arange(3.0))
+        self.views = [memoryview(bytearray(b"abcd"))[::-2], memoryview(np.arange(6.0).reshape(2, 3).T)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.way(self, x)
@@ -35,7 +36,8 @@ class Net(torch.nn.Module):
 
     def state(self) -> str:
         contents = (self.table, self.chosen, self.objects[0], vars(self.objects[1]), self.objects[2], bytes(self.view))
-        return repr((*contents, self.numbers.tolist(), vars(self.holder), self.count, self.h))
+        views = [view.tolist() for view in (self.numbers, *self.views)]
+        return repr((*contents, views, vars(self.holder), self.count, self.h))
 
 
 def _key(net: Net, x: torch.Tensor) -> None:
@@ -71,6 +73,16 @@ def _numbers(net: Net, x: torch.Tensor) -> None:
     net.numbers[1] = 9.0
 
 
+def _every_other_byte(net: Net, x: torch.Tensor) -> None:
+    net.views[0][0] = 90
+    net.chosen.add(3)
+
+
+def _columns(net: Net, x: torch.Tensor) -> None:
+    net.views[1][2, 1] = 9.0
+    net.chosen.add(3)
+
+
 def _attributes(net: Net, x: torch.Tensor) -> None:
     net.__dict__ = {**net.__dict__, "count": 2, "h": net.h + x}
 
@@ -85,6 +97,8 @@ TOLD = [
     _object_in_an_array,
     _bytes,
     _numbers,
+    _every_other_byte,
+    _columns,
     _attributes,
     _attributes_of_an_object,
 ]

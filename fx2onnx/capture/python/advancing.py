@@ -65,6 +65,12 @@ def _state_of_generator(generator: types.GeneratorType[Value, Value, Value]) -> 
     return None if frame is None else (frame.f_lasti, dict(frame.f_locals))
 
 
+def _put_view_back(found: memoryview, state: bytes) -> None:
+    if not found.readonly:
+        array = np.asarray(found)  # which may have strides
+        array[...] = np.ndarray(array.shape, array.dtype, state)
+
+
 _BYTES = _Kind(
     lambda found: found[:] if len(found) <= _MOST_BYTES else UNKNOWN,
     lambda found, state: found.__setitem__(slice(None), state),
@@ -85,7 +91,7 @@ _KINDS: dict[type, _Kind] = {
     bytearray: _BYTES,
     memoryview: _Kind(
         lambda found: found.tobytes() if found.nbytes <= _MOST_BYTES else UNKNOWN,
-        lambda found, state: found.readonly or found.cast("B").__setitem__(slice(None), state),
+        _put_view_back,
     ),
     array.array: _BYTES,
     types.GeneratorType: _Kind(_state_of_generator),

@@ -96,12 +96,15 @@ def _like(value: Number) -> Number:
 def reducing(original: Function) -> Function:
     """NumPy's way to ``np.sum``, ``np.prod``, ``np.max`` and ``np.min`` of a list: its numbers are NumPy's."""
 
-    def reduced(numbers: Number, *args: Number, **kwargs: Number) -> Number:
-        found = original(numbers, *args, **kwargs)
-        if size_node(found) is None or hasattr(found.node, "kind"):
+    def reduced(numbers: Number, ufunc: np.ufunc, *args: Number, **kwargs: Number) -> Number:
+        found = original(numbers, ufunc, *args, **kwargs)
+        if size_node(found) is None and type(found) not in (bool, int, float):
             return found
-        kinds = {type(each) for each in np.asarray(numbers, object).flat}
-        return as_numpy(found, np.int64 if kinds.isdisjoint({float, torch.SymFloat}) else np.float64)
+        parts = np.asarray(numbers, object).ravel()
+        kind = type(ufunc.reduce([*map(_like, parts)]))
+        if size_node(found) is not None:
+            return as_numpy(found, kind)
+        return found if all(size_node(part) is None for part in parts) else kind(found)
 
     return reduced
 

@@ -160,7 +160,7 @@ def test_list_without_a_kind_shows_the_kinds() -> None:
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--report", "{folder}/../{name}/x.onnx"], "E001"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "x=0"], "E001"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "x:0=batch,0=n"], "E001"),
-        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "x:-1=n"], "E001"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "x:-5=n"], "E105"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", ""], "E001"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "y:0=batch"], "E105"),
         (["inspect", "{folder}/missing.onnx"], "E302"),

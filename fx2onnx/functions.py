@@ -141,7 +141,7 @@ def quantize(model: Any, out: Paths | None = None, kind: str | Quantize = "int8"
     from fx2onnx.exporting.options import refuse_unknown
     from fx2onnx.steps.pipeline import optimize_model
 
-    refuse_unknown("quantize", options, signature(optimize_model).parameters)
+    refuse_unknown("quantize", options, {*signature(optimize_model).parameters, "kind"})
     return optimize_model(model, out, **{"level": 0, "quantize": kind, **options})
 
 

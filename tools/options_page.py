@@ -62,8 +62,18 @@ def _spelled(option: Any) -> str:
     return ", ".join(words).replace("|", "\\|")
 
 
+def linked(text: str) -> str:
+    """``text`` with links to pages, under their titles, in the place of their files: ``(docs/verify.md)``."""
+
+    def link(found: re.Match[str]) -> str:
+        title = (DOCS / found[1]).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return f"([{title}](../{found[1]}))"
+
+    return re.sub(r"\(docs/([\w/-]+\.md)\)", link, text)
+
+
 def _meaning(option: Any) -> str:
-    meaning = re.sub(r"\(docs/([\w/-]+\.md)\)", r"([\1](../\1))", meaning_of(option))
+    meaning = linked(meaning_of(option))
     return re.sub(
         r"Default: (\S+)\.$", lambda found: found[0] if found[1] == "yes" else f"Default: `{found[1]}`.", meaning
     )

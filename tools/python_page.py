@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import fx2onnx
+from tools.options_page import linked
 
 FOLDER = Path(__file__).parents[1] / "docs"
 _HEAD = """# Python reference
@@ -109,9 +110,7 @@ def _lines(docstring: str) -> Iterator[str]:
             line, in_list = f"- {names}: {line[found.end() :]}", True
         elif in_list and line and not line.startswith(" "):
             in_list = False
-        yield re.sub(
-            r"\(docs/([\w/-]+\.md)\)", r"([\1](../\1))", f"  {line.strip()}" if in_list and line[:1] == " " else line
-        )
+        yield linked(f"  {line.strip()}" if in_list and line[:1] == " " else line)
 
 
 def _members(kind: Any) -> str:
@@ -127,7 +126,7 @@ def _members(kind: Any) -> str:
 
 def _first_sentence(docstring: str) -> str:
     paragraph = " ".join(inspect.cleandoc(docstring).partition("\n\n")[0].split()).replace("``", "`")
-    return re.sub(r"\(docs/([\w/-]+\.md)\)", r"([\1](../\1))", re.split(r"(?<=\.)\s", paragraph)[0])
+    return linked(re.split(r"(?<=\.)\s", paragraph)[0])
 
 
 if __name__ == "__main__":

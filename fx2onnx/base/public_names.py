@@ -92,7 +92,12 @@ class CallablePackage(ModuleType):
 
     @public
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function()(*args, **kwargs)
+        function, known = self._function(), self.__signature__.parameters
+        if kwargs.keys() - known and not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+            import_part("fx2onnx.exporting.options").refuse_unknown(
+                self.__name__.removeprefix("fx2onnx."), kwargs, known
+            )
+        return function(*args, **kwargs)
 
     @property
     def __signature__(self) -> inspect.Signature:

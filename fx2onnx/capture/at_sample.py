@@ -63,7 +63,7 @@ def try_at_sample(captured: Captured) -> None:
 def _broken(relation: Relation, sample: SampleValues, node: torch.fx.Node) -> UserError:
     names = sorted(relation.symbols())
     sizes = ", ".join(f"{name} is {sample.size(name)}" for name in names)
-    origins = [f"; {symbol.origin()}" for symbol in map(sample.symbol, names) if symbol is not None]
+    origins = [f"; {symbol.name} is {symbol.origin()}" for symbol in map(sample.symbol, names) if symbol is not None]
     return UserError(
         "E101",
         f"the example inputs break what the module needs: {relation}",

@@ -92,15 +92,15 @@ class Symbol:
     axis: int | None
 
     def origin(self) -> str:
-        """The text that says where the number comes from, with the line."""
+        """The text that says what the number is, with the line."""
         where = where_of(self.node)
         place = f" ({where.relative_file()}:{where.line})" if where is not None else ""
-        if self.axis is None:
-            return f"{self.name} is a number from data{place}"
-        operator = getattr(self.node.target, "overloadpacket", self.node.target)
-        return (
-            f"{self.name} is the size of axis {self.axis} of {getattr(operator, '__name__', operator)}'s result{place}"
-        )
+        if self.axis is not None:
+            operator = getattr(self.node.target, "overloadpacket", self.node.target)
+            return f"the size of axis {self.axis} of {getattr(operator, '__name__', operator)}'s result{place}"
+        if self.node.op == "placeholder":
+            return f"the value of the input {self.node.target}"
+        return f"a number from data{place}"
 
 
 def symbols_of(node: torch.fx.Node) -> Iterator[Symbol]:

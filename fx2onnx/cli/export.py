@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import inspect
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.options import Group
-from fx2onnx.cli.outcome import first_lines, print_json, print_warnings, reports_errors
+from fx2onnx.cli.outcome import first_lines, in_flags, print_json, print_warnings, reports_errors
 from fx2onnx.exporting.options import TASK_HELP, ExportOptions
 from fx2onnx.files.staging import cannot_write
 from fx2onnx.manifest.names import MODEL_FILE
@@ -76,7 +77,7 @@ def export_command(
     asked = asked_of(exported | captured, quantize, precision, capture, verify)
     source = with_task(with_kind(source), task)
     path = output or default_output(source, sample["weights"], MODEL_FILE)
-    job = Job(source, str(path), asked, tuple(dynamic or ["default"]), tuple(bake or ()), sample, strict)
+    job = Job(source, str(path), asked, tuple(dynamic or ["default"]), options.names_of(bake), sample, strict)
     with in_folder(job) as jobs:
         for each in jobs:
             _export_one(each, report=report, json_output=json_output, quiet=quiet)
@@ -207,9 +208,14 @@ def _export_one(job: Job, *, report: Path | None, json_output: bool, quiet: bool
     elif not quiet:
         _print_summary(done.summary, done.verdict)
     else:
-        print_warnings(done.summary["report"]["warnings"])
+        print_warnings(_warnings(done.summary["report"]))
     if done.verdict is not None:
         require_ok(done.verdict, output, job.source, is_reported=json_output)
+
+
+def _warnings(report: Mapping[str, Any]) -> list[str]:
+    known = inspect.signature(export_command).parameters
+    return [in_flags(text, known) for text in report["warnings"]]
 
 
 def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
@@ -231,7 +237,7 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
         "outputs": ", ".join(report["output_names"]),
         "assumed": first_lines(limits(report)),
         "done": first_lines(report["notes"]),
-        "warnings": first_lines(report["warnings"]),
+        "warnings": first_lines(_warnings(report)),
     }
     table = unheaded_table(2)
     for label, text in rows.items():

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
@@ -145,6 +145,13 @@ Inputs = Annotated[
         metavar="NAME=FILE.npy",
     ),
 ]
+
+
+def names_of(texts: Iterable[str] | None) -> tuple[str, ...]:
+    """The names of a repeatable option that takes several, ``--bake a,b``."""
+    return tuple(name for text in texts or () for name in text.split(","))
+
+
 Dim = Annotated[
     list[str] | None,
     flag("--dim", "Size of a dynamic dimension, repeatable. A small size where not given.", INPUTS, metavar="NAME=N"),
@@ -153,9 +160,9 @@ Bake = Annotated[
     list[str] | None,
     flag(
         "--bake",
-        "Example input whose values are constants of the file, repeatable. auto: of inputs whose values Python needs.",
+        "Example inputs whose values are constants of the file, repeatable. auto: of inputs whose values Python needs.",
         INPUTS,
-        metavar="NAME",
+        metavar="NAME,...",
     ),
 ]
 Dynamic = Annotated[

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 _UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
 """The base class of all errors of parsing, of the click that this version of typer uses."""
 _LINES_SHOWN = 5
-_KEYWORD = re.compile(r"""\b(\w+)=(?:\["([\w.]+)"\]|"([\w.-]+)"|(\d+|False)\b)""")
+_KEYWORD = re.compile(r"""\b(\w+)=(?:\[("[\w.]+"(?:, "[\w.]+")*)\]|"([\w.-]+)"|(\d+|False)\b)""")
 _SHAPES = re.compile(r"\bdynamic_shapes\b(?![=:])")
 _OF_OTHER_TOOLS = {
     "--bits": "--kind",
@@ -61,7 +61,7 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
                     warnings.simplefilter("error", ExportWarning)
                 return command(*args, **gathered(groups, kwargs))
         except Fx2OnnxError as error:
-            error.next = tuple(_in_flags(step, kwargs) for step in error.next)
+            error.next = tuple(in_flags(step, kwargs) for step in error.next)
             end_with(error, as_json=bool(kwargs.get("json_output")))
         except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt):
             raise
@@ -71,6 +71,8 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             raise typer.Exit(0) from None
         except Exception as error:  # the last resort of a command: a bug in fx2onnx, shown as E900
             known = missing_package(error) or as_known(error)
+            if isinstance(error, ExportWarning):
+                known.what = in_flags(known.what, kwargs)
             _show(known, as_json=bool(kwargs.get("json_output")))
             raise typer.Exit(known.exit_code) from None
 
@@ -80,14 +82,14 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
     return wrapped
 
 
-def _in_flags(step: str, known: Collection[str]) -> str:
-    """A step with the options of the command, ``--opset 16``, in the place of Python's keywords, ``opset_version=16``."""
+def in_flags(step: str, known: Collection[str]) -> str:
+    """A step or a warning with the options of the command, ``--opset 16``, in the place of Python's keywords, ``opset_version=16``."""
     if "--" in step:
         return step
 
     def flag(found: re.Match[str]) -> str:
         keyword, *values = map(str, found.groups(""))
-        (value,) = filter(None, values)
+        value = "".join(values).replace('"', "").replace(", ", ",")
         name = "opset" if keyword == "opset_version" else keyword
         if name not in known:
             return found[0]

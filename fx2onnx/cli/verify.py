@@ -80,7 +80,9 @@ def verify_command(
             reference = with_inputs(options.resolve_source(source, **sample), given or [], model)
         verdict = stages.call(
             "verify against eager PyTorch",
-            lambda: check_model(model, reference, engine and engines, bake or (), data=data, metric=metric, **asked),
+            lambda: check_model(
+                model, reference, engine and engines, options.names_of(bake), data=data, metric=metric, **asked
+            ),
         )
     if record:
         verdict.write_into(model)

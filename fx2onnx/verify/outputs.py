@@ -32,7 +32,7 @@ from fx2onnx.verify.samples import TriedSample
 from fx2onnx.verify.unordered import open_places, without_open
 from fx2onnx.verify.wide import Regular
 
-HABIT = "{} gives others than eager PyTorch on {}, and another engine does not: ONNX says nothing of such numbers"
+HABIT = "{} differs from eager PyTorch on the inputs {}, and another engine agrees with it: ONNX says nothing of such numbers"
 """A note of the verdict."""
 FROM_ONE_ON = "{}: of {} {}, as eager PyTorch does: the sizes that a file declares hold where no size is 0"
 """A note of the verdict."""

@@ -341,3 +341,25 @@ def test_a_list_of_floats_may_be_empty() -> None:
     x = torch.tensor([1.5, -2.0, 3.0])
     result = check(doubled, (x,), others=[(-x.abs(),), (x.abs(),)])
     assert not any("has to be true" in line or "asserted" in line for line in map(str, result.report.assumptions))
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (lambda kind: int(kind[0]), "a number from data (test_data_dependent.py:"),
+        (lambda kind: kind.sum().item(), "a number from data (test_data_dependent.py:"),
+        (lambda kind: kind.nonzero().shape[0], "the size of axis 0 of nonzero's result (test_data_dependent.py:"),
+        (
+            lambda kind: kind.shape[0] + int(kind.sum()),
+            "u0 + 1 is known only when the model runs; u0 is a number from data (",
+        ),
+        (lambda kind: int(kind), "the value of the input kind is known only when the model runs"),
+    ],
+)
+def test_a_number_that_python_needs_has_the_name_that_its_user_knows(key: Any, why: str) -> None:
+    def forward(x: torch.Tensor, kind: torch.Tensor) -> Any:
+        return x * {1: 1.0, 2: 2.0}[key(kind)]
+
+    with pytest.raises(fx2onnx.UserError, match="E104") as caught:
+        fx2onnx.export(forward, (torch.ones(3), torch.tensor([1])))
+    assert str(caught.value.why).replace("tests/capture/", "").startswith(why)

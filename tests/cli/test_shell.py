@@ -54,6 +54,10 @@ class Chosen(Net):
     def forward(self, x, kind):
         return {"1": x, "2": -x}[str(int(kind))]
 
+class ChosenTwice(Net):
+    def forward(self, x, kind, sign):
+        return {1: x, 2: -x}[int(kind) + int(sign)]
+
 class Sampled(torch.nn.Module):
     def forward(self, image, grid):
         return torch.nn.functional.grid_sample(image, grid, align_corners=False)
@@ -64,6 +68,9 @@ class Added(torch.nn.Module):
 
 def make_chosen():
     return Chosen(), (torch.ones(3, 4), torch.tensor(1))
+
+def make_chosen_twice():
+    return ChosenTwice(), (torch.ones(3, 4), torch.tensor(1), torch.tensor(1))
 
 def make_sampled():
     return Sampled(), (torch.ones(1, 1, 4, 4), torch.ones(1, 4, 4, 2))
@@ -211,7 +218,11 @@ def test_a_strict_export_with_a_warning_writes_nothing(flags: tuple[str, ...]) -
     error = error_of("export", spec, "-o", "net.onnx", *flags, "--no-verify")
     assert "calls" in error["what"]
     assert not Path("net.onnx").exists()
-    assert invoke("export", spec, "-o", "net.onnx", "--no-verify", "-q").exit_code == 0
+    assert "--state io" in error["what"]
+    for shown in ((), ("-q",)):
+        done = invoke("export", spec, "-o", "net.onnx", "--no-verify", *shown)
+        assert done.exit_code == 0
+        assert "--state io" in " ".join(done.output.split())
     assert invoke("export", "inner/shell_net.py:make", "-o", "net.onnx", "--no-verify", "-q", *flags).exit_code == 0
 
 
@@ -219,6 +230,7 @@ def test_a_strict_export_with_a_warning_writes_nothing(flags: tuple[str, ...]) -
     ("maker", "flags", "step"),
     [
         ("make_chosen", (), "--bake kind"),
+        ("make_chosen_twice", (), "--bake kind,sign"),
         ("make_sampled", ("--opset", "14"), "--opset 16"),
         ("make_counting", ("--state", "error"), "--state io"),
         ("make_added", ("--dynamic", "a:0=n"), "--dynamic a:0=n;b:0=n"),

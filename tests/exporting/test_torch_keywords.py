@@ -200,6 +200,10 @@ def test_a_misspelt_argument_of_forward_or_quantize_is_named() -> None:
     with pytest.raises(fx2onnx.UserError, match="E101") as caught:
         fx2onnx.export(module, (x,), kwargs={"imput2": x})
     assert caught.value.next[0] == "did you mean input2?"
-    with pytest.raises(fx2onnx.UserError, match="quantize has no argument 'verifi'") as caught:
-        fx2onnx.quantize(fx2onnx.export(module, (x, x)).model_proto, verifi=False)
-    assert caught.value.next[0] == "did you mean verify?"
+    model = fx2onnx.export(module, (x, x)).model_proto
+    for function, name, meant in (
+        ("quantize", "verifi", "verify"), ("quantize", "kinds", "kind"), ("optimize", "levels", "level"), ("verify", "engine", "engines"),
+    ):  # fmt: skip
+        with pytest.raises(fx2onnx.UserError, match=f"E001.*{function} has no argument '{name}'") as caught:
+            getattr(fx2onnx, function)(model, **{name: False})
+        assert caught.value.next[0] == f"did you mean {meant}?"

@@ -193,7 +193,7 @@ def specialized(env: ShapeEnv, dim: Dim) -> int:
             "E104",
             "Python needs a data-dependent number",
             where=where,
-            why=f"{dim} is known only when the model runs; {env.origins(dim.symbols())}",
+            why=env.known_at_run(dim),
             next=_ways_without_number(where),
         )
         raise because(

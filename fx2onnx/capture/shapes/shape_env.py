@@ -285,7 +285,7 @@ class ShapeEnv(SizesOfRun):
             error = UserError(
                 *DATA_DECIDES,
                 where=where,
-                why=f"whether {relation} holds is known only when the model runs; {self.origins(relation.symbols())}",
+                why=self.known_at_run(relation),
                 next=(*KEEP_TENSORS, KEEP_BOTH),
             )
             error = with_inputs(error, self.inputs_behind(relation.symbols()))
@@ -433,13 +433,15 @@ class ShapeEnv(SizesOfRun):
         tracer = self.tracer()
         return tracer.inputs_behind_sizes(names) if tracer is not None else []
 
-    def origins(self, names: frozenset[str]) -> str:
-        """The text that says where those of the sizes that depend on data come from."""
+    def known_at_run(self, dim: Dim | Relation) -> str:
+        """The sentence that a size or a relation is known only when the model runs, and what its data-dependent numbers are."""
         tracer = self.tracer()
         known = tracer.values.symbols if tracer is not None else {}
-        unbacked = sorted(names & self.unbacked)
+        unbacked = sorted(dim.symbols() & self.unbacked)
         where = None if known.keys() >= {*unbacked} else user_location()  # which makes a number that has no node yet
         place = "" if where is None else f" ({where.relative_file()}:{where.line})"
-        return ", ".join(
-            known[name].origin() if name in known else f"{name} is a number from data{place}" for name in unbacked
-        )
+        origins = {name: known[name].origin() if name in known else f"a number from data{place}" for name in unbacked}
+        if isinstance(dim, Dim) and dim.as_symbol() is not None:
+            return f"{', '.join(origins.values())} is known only when the model runs"
+        what = f"whether {dim} holds" if isinstance(dim, Relation) else dim
+        return f"{what} is known only when the model runs; {', '.join(f'{name} is {origin}' for name, origin in origins.items())}"

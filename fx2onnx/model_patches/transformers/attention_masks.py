@@ -252,5 +252,5 @@ def decided_by_data(error: BaseException) -> CodeType | None:
 
 def branches_for_tracing() -> list[Assumption]:
     """A note for each function that took the branch for traced code in the last run."""
-    what = "the branch for traced code, as the other looks at the numbers of an input (bake it to take that)"
+    what = "the branch for traced code, because the other one reads the values of an input (make it constant with bake= to take that)"
     return [Assumption(what, where) for where in (_ASKED.answered_yes or {}).values()]

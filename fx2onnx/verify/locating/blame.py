@@ -114,7 +114,7 @@ def export_blame(side: SideBySide, name: str, program: ModuleProgram) -> Blame:
     if is_wrong.of(program.exported):
         return _rewrite_blame(program, is_wrong)
     if side.file.grain.epsilon and not _is_edited(side, name, OnnxFile.of_model(program.exported)):
-        return Blame("precision", "", "an export that computes in float32 has the value right")
+        return Blame("precision", "", "an export that computes in float32 gives the right value")
     return _altered_blame(side, name, program, f"{node.target} at {entry}")
 
 
@@ -171,17 +171,19 @@ def _altered_blame(side: SideBySide, name: str, program: ModuleProgram, entry: s
     nodes, _ = side.given(name)
     weights = _other_weights(side.file, nodes, OnnxFile.of_model(program.exported), program.captured.weights)
     if weights:
-        why = (
-            "an export of the module as it is has the value right: its weights were changed since, or those of the file"
-        )
+        why = "an export of the module as it is gives the right value: its weights were changed since, or those of the file"
         return Blame("weights", ", ".join(weights), why)
     marks = {each.value for index in nodes for each in side.file.nodes[index].metadata_props if each.key == "rewrite"}
-    why = "the same module exported again has the value right: the file was changed, or another version wrote it"
+    why = "a new export of the module gives the right value: the file was changed, or another version wrote it"
     if marks:
         return Blame("rewrite", ", ".join(sorted(marks)), why)
     if side.file.proto.producer_name != PRODUCER:
         return Blame("translation", entry, why)
-    return Blame("file", "the file", f"{why}; one made with custom_translations= needs the ExportResult in its place")
+    return Blame(
+        "file",
+        "the file",
+        f"{why}. If you exported with custom_translations=, pass the ExportResult instead of the file",
+    )
 
 
 def as_captured(found: FirstWrong, exported: ir.Model, search: Callable[[str, OnnxFile], Any]) -> FirstWrong:
@@ -191,7 +193,7 @@ def as_captured(found: FirstWrong, exported: ir.Model, search: Callable[[str, On
     with as_file(exported) as path:
         if search(path, OnnxFile.read(path)).run() is None:
             return found
-    why = "an export with these inputs has the value right, one with the given inputs has not: its graph holds at other sizes only"
+    why = "an export with these inputs gives the right value, one with the given inputs does not: its graph holds at other sizes only"
     return replace(found, stage="capture", blame="the graph of the given inputs", why=why)
 
 

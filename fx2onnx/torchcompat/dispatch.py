@@ -17,11 +17,13 @@ from fx2onnx.torchcompat.operators import OpOverload
 
 __all__ = [
     "ASKS_DEVICE", "PRE_DISPATCH", "PreDispatchMode", "SplitMode", "TorchDispatchMode",
-    "UnnotedMode", "no_dispatch", "no_modes", "real_kernels",
+    "UnnotedMode", "no_dispatch", "no_functions_of_subclasses", "no_modes", "real_kernels",
 ]  # fmt: skip
 
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 ASKS_DEVICE = torch.ops.prim.device.default
+no_functions_of_subclasses = torch._C.DisableTorchFunctionSubclass
+"""A context in which no ``__torch_function__`` is called."""
 _PYTHON = torch._C.DispatchKey.Python
 _include = torch._C._dispatch_tls_set_dispatch_key_included
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded

@@ -30,7 +30,7 @@ from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.sizes.assumptions import Assumption
 from fx2onnx.sizes.relation import Relation
 from fx2onnx.torchcompat.asked_code import calls_numpy, formats_message, is_shown
-from fx2onnx.torchcompat.dispatch import no_dispatch
+from fx2onnx.torchcompat.dispatch import no_dispatch, no_functions_of_subclasses
 from fx2onnx.torchcompat.fake_tensors import CPU
 from fx2onnx.torchcompat.frames import user_location
 from fx2onnx.torchcompat.modules import PATHS
@@ -244,7 +244,7 @@ def _as_subclass(questions: Questions, own: Own, tensor: torch.Tensor, kind: typ
     """An alias, of the class that is asked for. One that takes operators below autograd would see none."""
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
         return own(tensor, kind)  # type: ignore[no-any-return]
-    with torch._C.DisableTorchFunctionSubclass():
+    with no_functions_of_subclasses():
         alias: torch.Tensor = aten.alias.default(tensor)
     alias.__class__ = kind
     return alias

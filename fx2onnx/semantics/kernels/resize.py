@@ -148,9 +148,8 @@ def resize(
     factors, target, real = _sizes([x.shape[axis] for axis in lines], scales, sizes, keep_aspect_ratio_policy)
     if any(factor <= 0 for factor in factors) and x.size:
         raise ValueError("a scale is not positive")
-    dims = list(x.shape)
-    for axis, size in zip(lines, target, strict=True):
-        dims[axis] = size
+    changed = dict(zip(lines, target, strict=True))
+    dims = [changed.get(axis, size) for axis, size in enumerate(x.shape)]
     check_shape(dims, widen(x).dtype, "the result of Resize")
     is_crop = coordinate_transformation_mode == "tf_crop_and_resize"
     if dims == list(x.shape) and not is_crop:  # as onnxruntime does, whatever the factors
@@ -162,9 +161,7 @@ def resize(
         y = y.astype(np.float32 if y.dtype.itemsize < 4 and not antialias else np.float64)
     outside: list[tuple[int, Array]] = []
     in_turn = list(enumerate(zip(lines, factors, target, real, strict=True)))
-    for place, (axis, factor, size, full) in (
-        in_turn[::-1] if mode == "nearest" or (is_whole and antialias) else in_turn
-    ):
+    for place, (axis, factor, size, full) in in_turn[:: -1 if mode == "nearest" or (is_whole and antialias) else 1]:
         low, high = (float(edges[place]), float(edges[place + len(lines)])) if edges is not None else (0.0, 1.0)
         if size == x.shape[axis] and (factor == 1 or antialias) and not is_crop:
             continue
@@ -176,19 +173,20 @@ def resize(
         if is_crop:
             outside.append((axis, (position < 0) | (position > x.shape[axis] - 1)))
         if is_whole and antialias:
-            info = np.iinfo(x.dtype)
-            y = apply_taps(y, axis, index, np.rint(weights * FIXED) / FIXED)
-            y = np.clip(np.floor(y + 0.5), info.min, info.max)
+            y = _within(np.floor(apply_taps(y, axis, index, np.rint(weights * FIXED) / FIXED) + 0.5), x.dtype)
         else:
             y = _picked(y, axis, index[:, 0], times) if mode == "nearest" else apply_taps(y, axis, index, weights)
     for axis, mask in outside:
-        cut: list[Any] = [slice(None)] * y.ndim
-        cut[axis] = mask
-        y[tuple(cut)] = extrapolation_value
+        y[(slice(None),) * axis + (mask,)] = extrapolation_value
     if is_whole:
-        info = np.iinfo(x.dtype)
-        y = np.clip(np.trunc(y), info.min, info.max)
+        y = _within(np.trunc(y), x.dtype)
     return np.array(y, dtype=x.dtype) if y is x else np.asarray(y, dtype=x.dtype)
+
+
+def _within(y: Array, dtype: np.dtype[Any]) -> Array:
+    """y, with numbers beyond those of ``dtype`` at its ends."""
+    info = np.iinfo(dtype)
+    return np.clip(y, info.min, info.max)
 
 
 def _lines(axes: Sequence[int] | None, rank: int) -> list[int]:

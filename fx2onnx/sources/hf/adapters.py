@@ -15,6 +15,7 @@ from torch import nn
 from fx2onnx.base.errors import UserError
 from fx2onnx.files.folder_files import inside, read_object
 from fx2onnx.sources.hf.config import ADAPTER_CONFIG
+from fx2onnx.sources.hf.packed_linear import PackedModule
 from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.weight_files import map_file
 
@@ -126,7 +127,7 @@ def merge(module: Model, folder: Path) -> None:
     parts = parts_of(module, folder)
     changes, wrong = dict(parts.whole), list(parts.wrong)
     for product in parts.products:
-        if not hasattr(product.owner, "weight") and hasattr(product.owner, "in_features"):
+        if isinstance(product.owner, PackedModule):
             raise UserError(
                 "E601",
                 f"the adapter '{folder}' cannot be merged into quantized weights",

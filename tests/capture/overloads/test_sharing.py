@@ -51,6 +51,20 @@ def test_a_copy_that_is_a_view_where_a_size_is_one(copy: str, example: tuple[int
         check(forward, (torch.randn(*example, 4),), others=SIZES, dynamic_shapes=({0: "n", 1: "m"},))
 
 
+@pytest.mark.parametrize("first", [lambda y: y.add_(1), lambda y: y.fill_(2), lambda y: y.copy_(y.exp())])
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copy_of_what_was_written_before(copy: str, first: Made) -> None:
+    def forward(x: torch.Tensor) -> object:
+        y = x * 2
+        first(y)
+        z = COPIES[copy](y)
+        z.mul_(3)
+        y.fill_(4)
+        return y, z
+
+    check(forward, SIZES[0], others=SIZES, dynamic_shapes=({0: "n", 1: "m"},))
+
+
 def _in_a_branch(x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     if x.sum() > 0:

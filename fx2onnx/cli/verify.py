@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from fx2onnx.sources import Source
     from fx2onnx.verify.locating.first_wrong import FirstWrong
 
+_METRIC = options.flag(
+    "--metric", "How answers on --data are compared: top1, tokens, wer, psnr, or package.module:function.", CHECKS
+)
+
 
 @reports_errors
 def verify_command(
@@ -40,14 +44,7 @@ def verify_command(
     bake: options.Bake = None,
     engine: options.Engines = None,
     data: Annotated[str | None, options.DATA] = None,
-    metric: Annotated[
-        str | None,
-        options.flag(
-            "--metric",
-            "How answers on --data are compared: top1, tokens, wer, psnr, or package.module:function.",
-            CHECKS,
-        ),
-    ] = None,
+    metric: Annotated[str | None, _METRIC] = None,
     faults: options.Faults = None,
     html: options.Html = None,
     record: Annotated[

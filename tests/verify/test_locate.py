@@ -105,8 +105,8 @@ def test_a_changed_attribute_is_found_with_its_line(net: Net, tmp_path: Path) ->
     assert found.dtype == "float32"
     assert sum(found.difference.counts) == found.difference.differing
     assert found.blame == "the file"
-    assert "exported again" in found.why
-    assert "custom_translations= needs the ExportResult" in found.why
+    assert "a new export" in found.why
+    assert "custom_translations=, pass the ExportResult" in found.why
     text = found.describe()
     for part in (node.name, "test_locate.py", "layer_norm", "1e-0", "numbers differ", "blame"):
         assert part in text

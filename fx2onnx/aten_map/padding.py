@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number:
     if mode != "constant":
         dims = tuple(whole(size + begins[axis] + ends[axis]) for axis, size in enumerate(op.dims(value)))
     inner = compute_dtype(op, "Pad", dtype)
-    is_default = mode != "constant" or str(number) in ("None", "False", "0", "0.0")  # -0.0 is none
+    is_default = mode != "constant" or number is None or (number == 0 and math.copysign(1, number) > 0)
     filler = None if is_default else as_dtype(op, number, inner)
     named = None if mode == "constant" else ONNX_MODES[mode]
     result = op.Pad(

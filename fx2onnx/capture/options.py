@@ -76,9 +76,9 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
 def check_kinds(given: Mapping[str, object], flags: Collection[str], tables: Collection[str]) -> None:
     """Raise UserError E001 where one of ``flags`` is neither True, False nor None, or one of ``tables`` is no dict."""
     for name, value in given.items():
-        if name in flags and value not in (True, False, None):
+        if name in flags and (getattr(value, "ndim", False) or value not in (True, False, None)):
             raise UserError("E001", f"{name}={value!r:.80} is not known", next=f"{name}=True or {name}=False")
-        if name in tables and value and not isinstance(value, Mapping):
+        if name in tables and value is not None and not isinstance(value, Mapping):
             step = f"{name}={{key: value}}; help(fx2onnx.export) says of what"
             raise UserError("E001", f"{name} is {value!r:.80}, not a dict", next=step)
 

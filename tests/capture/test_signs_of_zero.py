@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx.capture.python.held import is_equal_number
 from tests.support import check, run_engines
 
 
@@ -108,3 +109,14 @@ def test_a_zero_that_a_scripted_module_negates_is_put_back() -> None:
     scripted = torch.jit.script(Negating())
     fx2onnx.export(scripted, (torch.ones(3),))
     assert str(scripted.zero) == "0.0"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_equal"),
+    [
+        (0.0, -0.0, False), (-0.0, -0.0, True), (complex(1, 0.0), complex(1, -0.0), False), (complex(0.0, 1), complex(-0.0, 1), False),
+        (complex(1, -0.0), complex(1, -0.0), True), (1, True, False), (2, 2, True), ("a", "a", True), (torch.ones(2), torch.ones(2), False),
+    ],
+)  # fmt: skip
+def test_numbers_are_equal_with_the_signs_of_both_parts(one: object, other: object, is_equal: bool) -> None:
+    assert is_equal_number(one, other) == is_equal

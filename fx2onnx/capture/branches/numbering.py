@@ -19,6 +19,7 @@ import torch.fx
 
 from fx2onnx.capture.captured import Captured, TensorInfo, Weight
 from fx2onnx.capture.op_table import Op, name_of
+from fx2onnx.capture.python.held import signs_of
 from fx2onnx.capture.recording.control_flow import GraphCopy, Nested
 from fx2onnx.sizes.ceilings import Rewrite, Way, multiple_of, ways_to_write, where_it_is_one
 from fx2onnx.sizes.expr import Dim, Scalar, Undefined
@@ -194,7 +195,7 @@ class ValueNumbering:
             return tuple(self.form(part) for part in value)
         if isinstance(value, slice):
             return "slice", self.form((value.start, value.stop, value.step))
-        return type(value), value, str(value) if isinstance(value, float) else None  # 0.0 is equal to -0.0
+        return type(value), value, signs_of(value) if isinstance(value, float | complex) else None
 
     def _truth(self, relation: Relation) -> object:
         try:

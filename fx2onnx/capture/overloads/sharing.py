@@ -248,9 +248,8 @@ def _is_read(
     shown = {view.node for view in views if view.memory is memory}
     shown |= {node for write in values.writes if write.memory is memory for node in (write.before, write.after)}
     made = {write.after for write in values.writes if write.memory is memory and write.after is write.last}
-    shown -= {
-        view.node for view in views if view.memory is not memory
-    } - made  # copy_ gives a value that others have, too
+    elsewhere = {view.node for view in views if view.memory is not memory}
+    shown -= elsewhere - made  # copy_ gives a value that others have, too
     for node, place in order.items():
         if node in shown or shown.isdisjoint(node.all_input_nodes):
             continue

@@ -10,6 +10,7 @@ import array
 import enum
 import functools
 import io
+import math
 import queue
 import random
 import threading
@@ -541,9 +542,14 @@ def is_same(now: Value, before: Value) -> bool:
 
 def is_equal_number(one: object, other: object) -> bool:
     """Return whether two values are one, or equal numbers or texts: zeros of one sign."""
-    is_text = isinstance(one, int | float | complex | str | bytes)
-    is_equal = is_text and type(one) is type(other) and one == other
-    return one is other or (is_equal and (bool(one) or repr(one) == repr(other)))
+    if one is other or type(one) is not type(other) or not isinstance(one, int | float | complex | str | bytes):
+        return one is other
+    return one == other and (not isinstance(one, float | complex) or signs_of(one) == signs_of(other))  # type: ignore[arg-type]
+
+
+def signs_of(number: complex) -> tuple[float, float]:
+    """The signs of both parts of a number: 0.0 is equal to -0.0."""
+    return math.copysign(1, number.real), math.copysign(1, number.imag)
 
 
 def differing(entry: Entry) -> Iterator[tuple[object, Value, Value]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import GeneratorType
@@ -285,7 +285,7 @@ def refuse_repeated(argument: str, names: Sequence[str]) -> None:
     """Raises UserError E001 where two of ``names`` are equal, one is no text that a file can hold, or they are one text."""
     if isinstance(names, str):
         raise UserError("E001", f"{argument} is {names!a:.80}, not a list", next=f"{argument}=[{names!a:.80}]")
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         raise UserError(
             "E001", f"{argument} is {names!a:.80}", next=f'give a list of texts: {argument}=["first", "second"]'
         )

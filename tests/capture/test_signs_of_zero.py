@@ -62,6 +62,11 @@ def _at_one(x: torch.Tensor) -> torch.Tensor:
     return torch.copysign(x, torch.tensor([zero]))
 
 
+def _padded_at_one(x: torch.Tensor) -> torch.Tensor:
+    padded = torch.nn.functional.pad(x, (0, 1), value=-0.0 if x.shape[0] == 1 else 0.0)
+    return torch.copysign(torch.ones_like(padded), padded)
+
+
 def _by_data(x: torch.Tensor) -> torch.Tensor:
     zero = 0.0
     if x.sum() > 0:
@@ -81,7 +86,7 @@ def _returned(x: torch.Tensor) -> tuple[torch.Tensor, float]:
 
 @pytest.mark.parametrize(
     "forward",
-    [_negated, _multiplied, _listed, _held, _in_a_while, _by_size, _at_one, _by_data, _on_two_paths],
+    [_negated, _multiplied, _listed, _held, _in_a_while, _by_size, _at_one, _padded_at_one, _by_data, _on_two_paths],
 )
 def test_the_sign_of_a_zero_that_python_changes(forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
     ramp = torch.arange(20.0).reshape(4, 5) + 1
